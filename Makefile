@@ -1,0 +1,69 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Both create .venv, install the pinned dependencies once, and run.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+step = @printf '\n== %s\n' '$(1)'
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format docs bench-spine clean
+
+help:
+	@printf '%s\n' \
+	  'make demo         install, then solve, deposit, restart and replay on a real model' \
+	  'make test         install, then format check, lint, types, imports, tests' \
+	  'make lint         the checks of make test that run no test' \
+	  'make format       rewrite the sources to the project format' \
+	  'make docs         write docs/cli.md again from the command line itself' \
+	  'make bench-spine  the benchmark of the exact spine' \
+	  'make clean        remove .venv, caches and build output (never models or libraries)' \
+	  '' \
+	  'PYTHON=python3.12 chooses the interpreter; ARGS="..." goes to demo, pytest or the benchmark.'
+
+install: $(STAMP)
+
+# The stamp is written last: an install that was cut short runs again.
+$(STAMP): pyproject.toml constraints.txt
+	$(call step,install into $(VENV) (once))
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 10) and "kvgraft needs Python 3.10 or later, this is %d.%d: make PYTHON=python3.11 ..." % v)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install $(if $(CI),--progress-bar off) -c constraints.txt -e '.[transformers,math,dev]'
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/kvgraft demo $(ARGS)
+
+lint: $(STAMP)
+	$(call step,ruff format --check)
+	@$(BIN)/ruff format --check .
+	$(call step,ruff check)
+	@$(BIN)/ruff check .
+	$(call step,mypy)
+	@$(BIN)/mypy
+	$(call step,lint-imports)
+	@$(BIN)/lint-imports
+
+test: lint
+	$(call step,pytest)
+	@$(BIN)/python -m pytest $(ARGS)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(STAMP)
+	$(BIN)/python -m kvgraft.cli.docs docs/cli.md
+
+bench-spine: $(STAMP)
+	$(BIN)/python benchmarks/spine.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find src tests benchmarks -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,163 @@
+"""Is this a whole GGUF file? Answered from its header, before anything tries to load it.
+
+Loaders map the file and slice it, so one that was cut short, or one piece of a split download,
+otherwise fails deep inside them, or not at all.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from kvgraft.errors import MissingExtra, UnreadableModel
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+ALIGNMENT_BYTES = 32  # the format's default
+MAX_DIMS = 8  # the format allows 4; more than this is garbage
+MIN_BYTES = 24  # magic, version, two counts
+
+_ALIGNMENT_KEY, _SPLIT_KEY = "general.alignment", "split.count"
+_STRING, _ARRAY = 8, 9
+# struct codes of the metadata types of fixed size.
+_CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_CUT_HINT = "it was cut short or damaged: copy or download it again"
+
+
+@dataclass(frozen=True)
+class GgufSummary:
+    """What the header says. `parameters` counts the elements of all tensors."""
+
+    version: int
+    architecture: str
+    tensors: int
+    parameters: int
+
+
+def check_gguf(path: Path) -> GgufSummary:
+    """Check magic, version and metadata, and that every tensor lies inside the file.
+
+    Reads the header only. Raises UnreadableModel, and MissingExtra without the `gguf` package.
+    """
+    try:
+        with path.open("rb") as handle:
+            start = handle.read(MIN_BYTES)
+            if not start.startswith(MAGIC):
+                hint = "give a .gguf file, or a folder with config.json"
+                raise _unreadable("this is not a GGUF file (no GGUF magic)", path, hint)
+            if len(start) < MIN_BYTES:
+                raise _unreadable(f"the file ends after {len(start)} bytes", path, _CUT_HINT)
+            with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                return _walk(_Cursor(data, path))
+    except OSError as exc:
+        hint = "check the path and its permissions"
+        raise _unreadable(f"cannot read the file: {exc.strerror or exc}", path, hint) from exc
+
+
+def _unreadable(what: str, path: Path, hint: str) -> UnreadableModel:
+    return UnreadableModel(what, where=str(path), hint=hint)
+
+
+class _Cursor:
+    """Reads a header front to back and refuses to pass the end of the file."""
+
+    def __init__(self, data: mmap.mmap, path: Path) -> None:
+        self.data = data
+        self.path = path
+        self.at = 0
+
+    def skip(self, count: int) -> int:
+        """Step over `count` bytes; the offset they start at."""
+        start = self.at
+        if count > len(self.data) - start:
+            what = f"the header needs more than the file's {len(self.data)} bytes"
+            raise _unreadable(what, self.path, _CUT_HINT)
+        self.at += count
+        return start
+
+    def number(self, code: str) -> int:
+        layout = struct.Struct(f"<{code}")
+        return int(layout.unpack_from(self.data, self.skip(layout.size))[0])
+
+    def text(self) -> str:
+        length = self.number("Q")
+        start = self.skip(length)
+        return self.data[start : start + length].decode("utf-8", errors="replace")
+
+    def value(self, kind: int) -> int | str | None:
+        """One metadata value; None for those nobody here asks about (arrays, floats)."""
+        if kind == _STRING:
+            return self.text()
+        if kind == _ARRAY:
+            inner, count = self.number("I"), self.number("Q")
+            if inner in _CODES:
+                self.skip(count * struct.calcsize(_CODES[inner]))
+            elif inner == _STRING:
+                for _ in range(count):  # ends early by itself: each string takes 8 bytes or more
+                    self.skip(self.number("Q"))
+            else:
+                raise self.damaged(f"an array of type {inner}")
+            return None
+        if kind not in _CODES:
+            raise self.damaged(f"a value of type {kind}")
+        if _CODES[kind] in "fd":
+            self.skip(struct.calcsize(_CODES[kind]))
+            return None
+        return self.number(_CODES[kind])
+
+    def damaged(self, what: str) -> UnreadableModel:
+        return _unreadable(f"the header holds {what} at byte {self.at}", self.path, _CUT_HINT)
+
+
+def _walk(cursor: _Cursor) -> GgufSummary:
+    path = cursor.path
+    cursor.skip(len(MAGIC))
+    version = cursor.number("I")
+    if version not in VERSIONS:
+        hint = f"versions {VERSIONS[0]} and {VERSIONS[1]} are read, little-endian; convert it anew"
+        raise _unreadable(f"GGUF version {version} is not known", path, hint)
+    tensor_count, entry_count = cursor.number("Q"), cursor.number("Q")
+    known: dict[str, int | str | None] = {}
+    for _ in range(entry_count):
+        key = cursor.text()
+        known[key] = cursor.value(cursor.number("I"))
+    architecture, split = known.get("general.architecture"), known.get(_SPLIT_KEY)
+    if not isinstance(architecture, str):
+        raise _unreadable("the file names no architecture", path, _CUT_HINT)
+    if isinstance(split, int) and split > 1:
+        raise _unreadable(f"this is one of {split} pieces", path, "merge the pieces into one file")
+    if not tensor_count:
+        raise _unreadable("the file holds no tensors", path, "give a GGUF file with weights")
+    extents = [_tensor(cursor) for _ in range(tensor_count)]
+    alignment = known.get(_ALIGNMENT_KEY, ALIGNMENT_BYTES)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise cursor.damaged(f"the alignment {alignment}")
+    data_start = -(-cursor.at // alignment) * alignment
+    needed = data_start + max(offset + size for _, offset, size in extents)
+    if needed > len(cursor.data):
+        what = f"the tensors need {needed} bytes and the file has {len(cursor.data)}"
+        raise _unreadable(what, path, _CUT_HINT)
+    return GgufSummary(version, architecture, tensor_count, sum(count for count, _, _ in extents))
+
+
+def _tensor(cursor: _Cursor) -> tuple[int, int, int]:
+    """One row of the tensor table: elements, offset in the data, bytes."""
+    try:
+        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+    except ImportError as exc:
+        hint = "pip install 'kvgraft[transformers]'"
+        raise MissingExtra("reading GGUF needs gguf", where="gguf", hint=hint) from exc
+    name, dim_count = cursor.text(), cursor.number("I")
+    if dim_count > MAX_DIMS:
+        raise cursor.damaged(f"a tensor of {dim_count} dimensions")
+    dims = [cursor.number("Q") for _ in range(dim_count)]
+    kind, offset = cursor.number("I"), cursor.number("Q")
+    try:
+        block_elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+    except (KeyError, ValueError):
+        raise cursor.damaged(f"the unknown type {kind} of tensor {name!r}") from None
+    elements = prod(dims)
+    return elements, offset, elements // block_elements * block_bytes

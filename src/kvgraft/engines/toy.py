@@ -1,0 +1,275 @@
+"""A small random-weight transformer in numpy: deterministic, no torch, full and sliding layers.
+
+It computes real attention over a real cache, so everything above the engines can be tested in
+milliseconds; what it says is noise. `toy` names it; `toy:SEED` gives other weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvgraft.blob.payload import ChunkPlace
+from kvgraft.engines.arena import Arena, ArenaPool, LayerBuffer
+from kvgraft.engines.base import Capabilities, Message
+from kvgraft.errors import EngineError, UnknownModel
+from kvgraft.identity import Fingerprint, cpu_class, digest_json
+from kvgraft.plan import PlanForm
+from kvgraft.state import LayerKind, LayerSpec, Role, StateSpec
+
+VERSION = "1"
+_HEADS, _DIM, _HIDDEN, _VOCAB = 2, 16, 32, 260
+_BOS, _EOS, _USER, _ASSISTANT = 256, 257, 258, 259
+_SPECIAL = {"<bos>": _BOS, "<eos>": _EOS, "<user>": _USER, "<assistant>": _ASSISTANT}
+_TEMPLATE = "<bos>{turns: <role>content<eos>}<assistant>"
+
+
+@dataclass(frozen=True)
+class ToyShape:
+    """`windows`: one entry per layer, 0 for full attention, else the sliding window in tokens."""
+
+    windows: tuple[int, ...] = (0, 24, 0, 7)
+    block: int = 16
+    rungs: tuple[int, ...] = (4, 8, 16)
+    context_tokens: int = 2048
+
+
+class ToyTokenizer:
+    """Bytes, and four special tokens that text can spell."""
+
+    digest = "toy-bytes-1"
+    template_digest = digest_json(_TEMPLATE)
+    bos_id: int | None = _BOS
+    stop_ids = frozenset({_EOS})
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = []
+        for piece in re.split("(<bos>|<eos>|<user>|<assistant>)", text):
+            ids += [_SPECIAL[piece]] if piece in _SPECIAL else piece.encode()
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return bytes(id for id in ids if id < 256).decode("utf-8", errors="replace")
+
+    def render(self, messages: Sequence[Message]) -> str:
+        turns = "".join(
+            f"<{'user' if m.role != 'assistant' else m.role}>{m.content}<eos>" for m in messages
+        )
+        return f"<bos>{turns}<assistant>"
+
+
+class ToyEngine:
+    """See the module. `threads` is declared in the fingerprint as any engine's is."""
+
+    name = "toy"
+    capabilities = Capabilities(monolithic=True, lanes=True)
+
+    def __init__(self, seed: int = 0, shape: ToyShape | None = None) -> None:
+        self.shape = shape or ToyShape()
+        self.model = f"toy:{seed}"
+        self.context_tokens = self.shape.context_tokens
+        self.form = PlanForm(self.shape.block, self.shape.rungs)
+        self.tokenizer = ToyTokenizer()
+        layers = tuple(
+            LayerSpec(
+                LayerKind.SLIDING if window else LayerKind.FULL, _HEADS, _DIM, _DIM, "F32", window
+            )
+            for window in self.shape.windows
+        )
+        self.spec = StateSpec(layers, _HIDDEN, "F32")
+        rng = np.random.default_rng(seed)
+
+        def matrix(rows: int, columns: int) -> np.ndarray:
+            return (rng.standard_normal((rows, columns)) / np.sqrt(rows)).astype(np.float32)
+
+        inner = _HEADS * _DIM
+        self.embedding = matrix(_VOCAB, _HIDDEN) * np.float32(np.sqrt(_VOCAB))
+        self.layers = [
+            [
+                *(matrix(_HIDDEN, inner) for _ in range(3)),
+                matrix(inner, _HIDDEN),
+                matrix(_HIDDEN, 64),
+                matrix(64, _HIDDEN),
+            ]
+            for _ in layers
+        ]
+        self.head = matrix(_HIDDEN, _VOCAB)
+        self.fingerprint = self._fingerprint()
+        self._pool = ArenaPool(self.spec, self.form.block)
+
+    def _fingerprint(self) -> Fingerprint:
+        everything = [self.embedding, self.head] + [m for layer in self.layers for m in layer]
+        weights = digest_json([matrix.tobytes().hex() for matrix in everything])
+        return Fingerprint.of(
+            {
+                "engine": self.name,
+                "engine_version": f"{VERSION}/numpy-{np.__version__}",
+                "weights": weights,
+                "config": digest_json([self.shape.windows, self.shape.context_tokens]),
+                "adapters": "none",
+                "dtype": "F32",
+                "kv_dtype": "F32",
+                "attention": "numpy",
+                "device": cpu_class(("OPENBLAS_CORETYPE",)),
+                "threads": "any",
+                "plan": self.form.name,
+            }
+        )
+
+    def open_context(self, capacity: int) -> ToyContext:
+        if not 0 < capacity <= self.context_tokens:
+            raise EngineError(f"capacity {capacity} is not within 1..{self.context_tokens}")
+        return ToyContext(self, self._pool.take(capacity), self._pool)
+
+    def close(self) -> None:
+        return
+
+    def forward(self, layers: Sequence[LayerBuffer], tokens: np.ndarray) -> np.ndarray:
+        """Final hidden states float32 `[rows, hidden]` of `tokens` appended."""
+        hidden = self.embedding[tokens]
+        start = layers[0].length
+        positions = np.arange(start, start + len(tokens))
+        for weights, layer in zip(self.layers, layers, strict=True):
+            hidden = hidden + self._attend(_normed(hidden), weights, layer, positions)
+            hidden = hidden + np.maximum(_normed(hidden) @ weights[4], 0) @ weights[5]
+        return _normed(hidden)
+
+    def _attend(
+        self,
+        hidden: np.ndarray,
+        weights: list[np.ndarray],
+        layer: LayerBuffer,
+        positions: np.ndarray,
+    ) -> np.ndarray:
+        rows = len(positions)
+        query, key, value = (
+            (hidden @ matrix).reshape(rows, _HEADS, _DIM) for matrix in weights[:3]
+        )
+        new, seen = layer.append(rows)
+        layer.key[0, new] = _rotated(key, positions)
+        layer.value[0, new] = value
+        at = np.arange(seen.start, seen.stop) + layer.first
+        visible = at[None, :] <= positions[:, None]
+        if layer.spec.window:
+            visible &= at[None, :] > positions[:, None] - layer.spec.window
+        keys = np.ascontiguousarray(layer.key[0, seen].transpose(1, 2, 0))
+        values = np.ascontiguousarray(layer.value[0, seen].transpose(1, 0, 2))
+        scores = _rotated(query, positions).transpose(1, 0, 2) @ keys / np.float32(np.sqrt(_DIM))
+        scores = np.where(visible[None], scores, np.float32(-np.inf))
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ values
+        return mixed.transpose(1, 0, 2).reshape(rows, -1) @ weights[3]
+
+
+def _normed(hidden: np.ndarray) -> np.ndarray:
+    scale = np.sqrt((hidden * hidden).mean(axis=-1, keepdims=True) + np.float32(1e-6))
+    return (hidden / scale).astype(np.float32)
+
+
+def _rotated(vectors: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    half = _DIM // 2
+    angles = positions[:, None] * (1000.0 ** (-np.arange(half) / half))[None, :]
+    cos, sin = (f(angles).astype(np.float32)[:, None, :] for f in (np.cos, np.sin))
+    low, high = vectors[..., :half], vectors[..., half:]
+    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+
+
+class ToyContext:
+    """A live sequence of the toy engine."""
+
+    def __init__(self, engine: ToyEngine, arena: Arena, pool: ArenaPool | None) -> None:
+        self._engine = engine
+        self._arena = arena
+        self._pool = pool
+        self.capacity = arena.capacity
+        self._hidden = np.zeros((1, _HIDDEN), np.float32)
+        self._end = np.zeros(_HIDDEN, np.float32)
+
+    @property
+    def length(self) -> int:
+        return self._arena.length
+
+    def run(self, ids: np.ndarray, rows: int) -> None:
+        padded = np.full(rows, self._engine.form.pad_id, np.int64)
+        padded[: len(ids)] = ids
+        hidden = self._engine.forward(self._arena.layers, padded)
+        self._arena.finish_call(rows - len(ids))
+        self._hidden = hidden[: len(ids)]
+        self._end = self._hidden[-1].copy()
+
+    def decode(self, token: int) -> None:
+        self._hidden = self._engine.forward(self._arena.layers, np.array([token]))
+        self._end = self._hidden[-1].copy()
+
+    def logits(self) -> np.ndarray:
+        return np.asarray(self._end[None] @ self._engine.head)[0]
+
+    def call_logits(self) -> np.ndarray:
+        return np.asarray(self._hidden @ self._engine.head)
+
+    def export_views(self, role: Role, place: ChunkPlace) -> list[np.ndarray]:
+        if role is Role.END:
+            return [self._end]
+        return self._arena.export_views(role, place)
+
+    def import_views(self, role: Role, place: ChunkPlace, length: int) -> list[np.ndarray]:
+        if role is Role.END:
+            return [self._end]
+        return self._arena.import_views(role, place, length)
+
+    def commit(self, length: int) -> None:
+        self._arena.place(length)
+        self._arena.settle()
+
+    def fork(self, lanes: int, new_tokens: int) -> ToyLanes:
+        copies = []
+        for _ in range(lanes):
+            arena = Arena(self._engine.spec, self.length + new_tokens, self._engine.form.block)
+            self._arena.copy_into(arena)
+            copies.append(ToyContext(self._engine, arena, None))
+            copies[-1]._end[:] = self._end
+        return ToyLanes(copies)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.give(self._arena)
+            self._pool = None
+
+
+class ToyLanes:
+    """Continuations, decoded one after the other: speed is not the toy's business."""
+
+    def __init__(self, contexts: list[ToyContext]) -> None:
+        self._contexts = contexts
+
+    @property
+    def count(self) -> int:
+        return len(self._contexts)
+
+    def logits(self) -> np.ndarray:
+        return np.stack([context.logits() for context in self._contexts])
+
+    def step(self, tokens: np.ndarray) -> None:
+        for context, token in zip(self._contexts, tokens, strict=True):
+            context.decode(int(token))
+
+    def keep(self, lanes: Sequence[int]) -> None:
+        self._contexts = [self._contexts[lane] for lane in lanes]
+
+    def close(self) -> None:
+        self._contexts = []
+
+
+def open_toy(name: str) -> ToyEngine:
+    """The engine behind `toy` or `toy:SEED`.
+
+    Raises:
+        UnknownModel: the seed is not a number.
+    """
+    _, _, seed = name.partition(":")
+    if seed and not seed.isdigit():
+        raise UnknownModel("a toy model is named toy or toy:SEED", where=name)
+    return ToyEngine(int(seed or 0))

@@ -1,0 +1,175 @@
+"""What a verifier is, what it says, and how one is made from a spec such as `regex:[0-9]+`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kvgraft import limits
+from kvgraft.errors import LimitExceeded, UsageError, VerifierError
+
+GRADES = ("none", "agreed", "proved")  # from weakest to strongest
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """The answer found in a trace: `trace[start:end] == answer`, offsets in characters."""
+
+    answer: str
+    start: int
+    end: int
+    rule: str  # "boxed", "hash", "stated", "whole" or "last": see `extract`
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verifier says about one trace.
+
+    `grade` says what kind of check came to this verdict, whichever way it fell; it is "none" where
+    no check ran to its end: no answer in the trace, or the verifier itself failed. `answer` is the
+    answer span as the model wrote it. `evidence` is JSON and enough to run the check again.
+
+    Raises:
+        VerifierError: an unknown grade, a pass without a grade, or evidence that is not JSON.
+        LimitExceeded: evidence longer than `limits.MAX_EVIDENCE_CHARS` characters of JSON.
+    """
+
+    passed: bool
+    grade: str
+    answer: str | None
+    verifier: str
+    version: str
+    evidence: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if self.grade not in GRADES or (self.passed and self.grade == "none"):
+            raise VerifierError(f"passed={self.passed} with grade {self.grade!r} is no verdict")
+        try:
+            size_chars = len(json.dumps(self.evidence, allow_nan=False))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise VerifierError(f"evidence is not JSON: {error}", where=self.verifier) from error
+        if size_chars > limits.MAX_EVIDENCE_CHARS:
+            raise LimitExceeded(
+                f"evidence has {size_chars:,} characters; the cap is {limits.MAX_EVIDENCE_CHARS:,}",
+                where=self.verifier,
+            )
+
+
+class Verifier(Protocol):
+    """Judges one trace at a time. Its own crash or time-out is a verdict that did not pass, with
+    the reason under `failure` in the evidence: one bad trace never loses a batch."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def version(self) -> str:
+        """Changes whenever the same trace may get another verdict."""
+
+    def verify(self, *, problem: str, trace: str, expected: str | None) -> Verdict:
+        """The verdict on `trace`, the whole text that the model wrote.
+
+        Raises:
+            VerifierError: the verifier needs `expected` and there is none.
+        """
+
+    def close(self) -> None:
+        """Ends the verifier's processes. May be called twice; a later `verify` starts anew."""
+
+
+def summary(text: str) -> str | dict[str, Any]:
+    """`text` for evidence: itself while short, else its digest, its length and its start."""
+    if len(json.dumps(text)) <= limits.MAX_EVIDENCE_TEXT_CHARS:
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    # One character can take twelve in JSON.
+    return {"sha256": digest, "chars": len(text), "start": text[:64]}
+
+
+def without_answer(verifier: Verifier, trace: str, evidence: dict[str, Any]) -> Verdict:
+    """The verdict on a trace in which `extract` found nothing."""
+    reason = "no answer in the text"
+    if len(trace) > limits.MAX_TRACE_CHARS:
+        reason = f"the text is over {limits.MAX_TRACE_CHARS:,} characters"
+    return Verdict(
+        False, "none", None, verifier.name, verifier.version, evidence | {"reason": reason}
+    )
+
+
+def need_expected(verifier: str, expected: str | None) -> str:
+    """The gold answer.
+
+    Raises:
+        VerifierError: there is none, or it is blank.
+    """
+    if expected is None or not expected.strip():
+        raise VerifierError(
+            f"the verifier {verifier!r} needs `expected`, the gold answer of the problem",
+            where=verifier,
+            hint="give each problem an answer, or choose a verifier that needs none",
+        )
+    return expected
+
+
+def _make_math(argument: str) -> Verifier:
+    from kvgraft.library.verify.math import MathVerifier
+
+    _no_argument("math", argument)
+    return MathVerifier()
+
+
+def _make_exact(argument: str) -> Verifier:
+    from kvgraft.library.verify.exact import ExactVerifier
+
+    _no_argument("exact", argument)
+    return ExactVerifier()
+
+
+def _make_regex(argument: str) -> Verifier:
+    from kvgraft.library.verify.regex import RegexVerifier
+
+    return RegexVerifier(argument)
+
+
+def _make_command(argument: str) -> Verifier:
+    from kvgraft.library.verify.command import CommandVerifier
+
+    try:
+        words = shlex.split(argument)
+    except ValueError as error:
+        raise UsageError(f"cannot split the command: {error}", where=argument) from error
+    return CommandVerifier(words)
+
+
+def _no_argument(name: str, argument: str) -> None:
+    if argument:
+        raise UsageError(f"the verifier {name!r} takes no argument", where=f"{name}:{argument}")
+
+
+# Modules are imported when a verifier is made, so that naming one costs nothing.
+_MAKERS: Mapping[str, Callable[[str], Verifier]] = {
+    "math": _make_math,
+    "exact": _make_exact,
+    "regex": _make_regex,
+    "command": _make_command,
+}
+
+
+def make_verifier(spec: str) -> Verifier:
+    """The verifier that `spec` names: `math`, `exact`, `regex:PATTERN`, `command:PROGRAM ARGS`.
+
+    Raises:
+        UsageError: an unknown name, a missing or needless argument, a bad pattern, no such program.
+        MissingExtra: the verifier's optional dependency is not installed.
+    """
+    name, _, argument = spec.partition(":")
+    maker = _MAKERS.get(name)
+    if maker is None:
+        raise UsageError(
+            f"there is no verifier {name!r}", where=spec, hint=f"choose from {', '.join(_MAKERS)}"
+        )
+    return maker(argument)
