@@ -119,7 +119,7 @@ def parse_table(table: bytes, digest: bytes, *, where: str = "") -> list[PackEnt
     for position in range(0, len(table), _ENTRY.size):
         *fields, role, zeros = _ENTRY.unpack_from(table, position)
         try:
-            entry = PackEntry(*fields, role=Role(role))
+            entry = PackEntry(*[*fields, Role(role)])
         except ValueError:
             raise FormatError(f"unknown object role {role}", where=where) from None
         if zeros != bytes(7) or not 0 < entry.stored_length <= MAX_OBJECT_BYTES:

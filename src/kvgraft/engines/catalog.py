@@ -154,14 +154,12 @@ CATALOG: dict[str, DemoModel] = {
 
 def find(name: str) -> DemoModel:
     """The catalogue entry of `demo:NAME`. Raises UnknownModel, with the nearest name as hint."""
-    model = CATALOG.get(name)
-    if model is not None:
-        return model
+    if name in CATALOG:
+        return CATALOG[name]
     wanted = name.strip().lower()
     wanted = wanted if wanted.startswith("demo:") else f"demo:{wanted}"
     near = difflib.get_close_matches(wanted, CATALOG, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    hint += f"there are {', '.join(CATALOG)}"
+    hint = (f"did you mean {near[0]}? " if near else "") + f"there are {', '.join(CATALOG)}"
     raise UnknownModel(f"no demo model is called {name!r}", where=name, hint=hint)
 
 

@@ -85,8 +85,8 @@ TOKENIZER_PROBES = (
 def convert(gguf: Path, out_folder: Path, *, dtype: str = "bfloat16", report: Progress) -> Path:
     """The Hugging Face folder made from `gguf`: a keyed subfolder of `out_folder`, built if absent.
 
-    `report(stage, done, total)` gets the stages `verify` and `digest` in bytes, `tokenizer`, `load`,
-    `cast` and `save` in steps, and `wait` while another process builds the same folder.
+    `report(stage, done, total)` gets the stages `verify` and `digest` in bytes; `tokenizer`,
+    `load`, `cast` and `save` in steps; `wait` while another process builds the same folder.
     Raises UnreadableModel, MissingExtra, UsageError (dtype), StoreFull, StoreReadOnly, StoreError.
     """
     if dtype not in DTYPE_BYTES:
@@ -225,7 +225,7 @@ def _plain(model: Any, dtype: str, report: Progress) -> Any:
 
 
 def _write_tokenizer(source: Path, partial: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """Save the tokenizer so that a load from the folder gives the same ids; what to record of it."""
+    """Save the tokenizer, prove that it gives the same ids when loaded; what to record of it."""
     from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerFast
 
     tokenizer = AutoTokenizer.from_pretrained(str(source), **options)

@@ -45,7 +45,7 @@ _SELECT = (
 
 
 def _entry(row: Sequence) -> IndexEntry:  # type: ignore[type-arg]
-    return IndexEntry(row[0], row[1], PackEntry(*row[2:10], role=Role(row[10])))
+    return IndexEntry(row[0], row[1], PackEntry(*[*row[2:10], Role(row[10])]))
 
 
 class Index:

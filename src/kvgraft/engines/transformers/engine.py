@@ -262,7 +262,7 @@ def _tokenizer_of(model: nn.Module, tokenizer: Any) -> TransformersTokenizer:
     stops: set[int] = set()
     for holder in (model.generation_config, model.config, tokenizer):
         ids = getattr(holder, "eos_token_id", None)
-        stops |= set(ids) if isinstance(ids, list) else {ids} - {None}
+        stops.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
     # Gemma is trained to begin with BOS, and its tokenizer from GGUF does not add it.
     bos = tokenizer.bos_token_id
     adds = bos is not None and tokenizer("a").input_ids[:1] == [bos]
