@@ -45,7 +45,10 @@ class Fingerprint:
         Raises:
             UsageError: not an object of strings.
         """
-        data = json.loads(text)
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"a fingerprint is not JSON: {error}") from error
         if not isinstance(data, dict) or not all(isinstance(v, str) for v in data.values()):
             raise UsageError("a fingerprint is a JSON object of strings")
         return cls.of(data)

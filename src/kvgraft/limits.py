@@ -33,7 +33,7 @@ MAX_EVIDENCE_TEXT_CHARS = 1_024  # a longer text in evidence gives way to its di
 MAX_MATH_CHARS = 16_384  # each side of a comparison; an integer of 5,000 digits has room
 REGEX_SECONDS = 2.0
 WORKER_START_SECONDS = 60.0  # importing sympy takes a second, on a busy machine many
-STOP_SECONDS = 5.0  # for killed processes to be gone
+GUARD_SECONDS = 30.0  # beyond a command's limit, for its guard to end; a few milliseconds are usual
 
 # --- stores ------------------------------------------------------------------------------------
 MAX_BLOB_NAME_CHARS = 200

@@ -66,7 +66,10 @@ def as_token_ids(ids: Sequence[int] | np.ndarray) -> TokenIds:
     Raises:
         InputError: not one-dimensional, negative, or beyond 32 bits.
     """
-    array = np.asarray(ids)
+    try:
+        array = np.asarray(ids)
+    except (ValueError, OverflowError) as error:  # lists of unequal length, for one
+        raise InputError("token ids must be a flat list of integers") from error
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise InputError("token ids must be a flat list of integers")
     if array.size and (int(array.min()) < 0 or int(array.max()) > 0xFFFFFFFF):

@@ -25,6 +25,8 @@ SEAL_NONE = 0
 # raw and stored length; start, count, rows. Little endian, no padding.
 _FIELDS = struct.Struct("<8sHBBB3s32s32s32s32sQQQII")
 _DIGEST_BYTES = 32
+# Positions and offsets fit a signed 64-bit integer: file offsets and SQLite integers are that.
+MAX_POSITION = 2**63 - 1
 _ZEROS = bytes(OBJECT_HEADER_BYTES - _FIELDS.size - _DIGEST_BYTES)
 
 
@@ -108,8 +110,22 @@ def _checked(role: int, fields: tuple, where: str) -> ObjectHeader:  # type: ign
     header = ObjectHeader(known_role, *fields[6:])
     if header.raw_length != header.stored_length:
         raise FormatError("raw and stored length differ without a codec", where=where)
+    if header.raw_digest != header.stored_digest:
+        # Readers hash the stored bytes; unequal, they would prove nothing about the raw ones.
+        raise FormatError("raw and stored digest differ without a codec", where=where)
     if not 0 < header.stored_length <= MAX_OBJECT_BYTES:
         raise FormatError(f"payload length {header.stored_length} is out of range", where=where)
-    if not 0 < header.count <= header.rows:
-        raise FormatError(f"{header.count} tokens in {header.rows} rows", where=where)
+    check_place(header.start, header.count, header.rows, where)
     return header
+
+
+def check_place(start: int, count: int, rows: int, where: str) -> None:
+    """Refuse tokens that cannot be a chunk.
+
+    Raises:
+        FormatError: no tokens, more than the call had rows, or positions out of range.
+    """
+    if not 0 < count <= rows:
+        raise FormatError(f"{count} tokens in {rows} rows", where=where)
+    if start + count > MAX_POSITION:
+        raise FormatError(f"tokens at position {start} are out of range", where=where)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from blake3 import blake3
 
+from kvgraft.blob.header import check_place
 from kvgraft.errors import DigestMismatch, FormatError, Truncated, UnsupportedVersion
 from kvgraft.limits import MAX_OBJECT_BYTES, MAX_PACK_OBJECTS, OBJECT_HEADER_BYTES, PACK_ALIGN_BYTES
 from kvgraft.state import Role
@@ -24,6 +25,7 @@ _ENTRY = struct.Struct("<32s32s32sQQQIIB7s")
 # magic, version, 2 zero bytes, object count, table offset, digest of the table
 _TRAILER = struct.Struct("<8sH2sIQ32s")
 TRAILER_BYTES = 64
+PACK_SUFFIX = ".pack"
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ def padding(position: int) -> bytes:
 
 
 def pack_end(entries: Sequence[PackEntry], position: int) -> bytes:
-    """Padding, table and trailer for a pack whose objects end at `position`."""
+    """Table and trailer for a pack whose objects, with their padding, end at `position`."""
     table = b"".join(
         _ENTRY.pack(
             entry.key,
@@ -68,16 +70,17 @@ def pack_end(entries: Sequence[PackEntry], position: int) -> bytes:
         )
         for entry in entries
     )
-    gap = padding(position)
-    trailer = _TRAILER.pack(
-        PACK_MAGIC,
-        PACK_VERSION,
-        bytes(2),
-        len(entries),
-        position + len(gap),
-        blake3(table).digest(),
-    )
-    return gap + table + trailer.ljust(TRAILER_BYTES, b"\x00")
+    digest = blake3(table).digest()
+    trailer = _TRAILER.pack(PACK_MAGIC, PACK_VERSION, bytes(2), len(entries), position, digest)
+    return table + trailer.ljust(TRAILER_BYTES, b"\x00")
+
+
+def pack_name(end: bytes) -> str:
+    """The blob name of a pack with this `pack_end`.
+
+    The table in it holds every key and digest, so equal captures are one pack.
+    """
+    return blake3(end).hexdigest() + PACK_SUFFIX
 
 
 def parse_trailer(trailer: bytes, pack_bytes: int, *, where: str = "") -> tuple[int, int, bytes]:
@@ -105,12 +108,17 @@ def parse_trailer(trailer: bytes, pack_bytes: int, *, where: str = "") -> tuple[
     return offset, length, digest
 
 
-def parse_table(table: bytes, digest: bytes, *, where: str = "") -> list[PackEntry]:
-    """The entries of a pack.
+def parse_table(
+    table: bytes, table_offset: int, digest: bytes, *, where: str = ""
+) -> list[PackEntry]:
+    """The entries of a pack whose table starts at `table_offset`.
+
+    Objects and padding must fill the pack up to the table: nothing overlaps, nothing reaches into
+    the table, no bytes lie where no entry speaks of them.
 
     Raises:
         DigestMismatch: the table is not as written.
-        FormatError: an entry out of its range, or overlapping another.
+        FormatError: an entry out of its range, or not where the one before it ends.
     """
     if blake3(table).digest() != digest:
         raise DigestMismatch("the pack's offset table is damaged", where=where)
@@ -124,8 +132,12 @@ def parse_table(table: bytes, digest: bytes, *, where: str = "") -> list[PackEnt
             raise FormatError(f"unknown object role {role}", where=where) from None
         if zeros != bytes(7) or not 0 < entry.stored_length <= MAX_OBJECT_BYTES:
             raise FormatError("a pack entry is out of range", where=where)
-        if entry.offset < end or entry.offset % PACK_ALIGN_BYTES:
-            raise FormatError("pack entries overlap or are not aligned", where=where)
-        end = entry.offset + entry.size_bytes
+        check_place(entry.start, entry.count, entry.rows, where)
+        if entry.offset != end:
+            raise FormatError("a pack entry does not start where the last one ends", where=where)
+        end += entry.size_bytes
+        end += len(padding(end))
         entries.append(entry)
+    if end != table_offset:
+        raise FormatError("the pack's objects do not end where its table starts", where=where)
     return entries

@@ -40,10 +40,21 @@ class Tokenizer(Protocol):
     """Text to ids and back. `digest` stands for vocabulary and merges; `template_digest` for the
     chat template, and is "none" where there is none."""
 
-    digest: str
-    template_digest: str
-    bos_id: int | None
-    stop_ids: frozenset[int]
+    @property
+    def digest(self) -> str:
+        """Of everything that turns text into ids."""
+
+    @property
+    def template_digest(self) -> str:
+        """Of the chat template, or "none"."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that every prompt begins with, if there is one."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Ids that end a generation."""
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`. Special tokens that the text spells are recognised; none are added."""
@@ -63,8 +74,13 @@ class Tokenizer(Protocol):
 class Context(Protocol):
     """A live sequence. `length` tokens are in it; `capacity` fit."""
 
-    length: int
-    capacity: int
+    @property
+    def length(self) -> int:
+        """Tokens in the context."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that fit."""
 
     def run(self, ids: np.ndarray, rows: int) -> None:
         """One plan call: append `ids` (uint32 `[count]`), computed in a shape of `rows` rows.
@@ -105,7 +121,9 @@ class Context(Protocol):
 class Lanes(Protocol):
     """Continuations that are decoded together. Their bits are not batch 1's, and never stored."""
 
-    count: int
+    @property
+    def count(self) -> int:
+        """Lanes still running."""
 
     def logits(self) -> np.ndarray:
         """float32 `[lanes, vocab]`."""
@@ -124,14 +142,37 @@ class Lanes(Protocol):
 class Engine(Protocol):
     """A loaded model."""
 
-    name: str
-    model: str
-    fingerprint: Fingerprint
-    spec: StateSpec
-    form: PlanForm
-    context_tokens: int
-    capabilities: Capabilities
-    tokenizer: Tokenizer
+    @property
+    def name(self) -> str:
+        """Of the engine: toy, transformers."""
+
+    @property
+    def model(self) -> str:
+        """The model as it was named."""
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Everything that changes the bytes of its states."""
+
+    @property
+    def spec(self) -> StateSpec:
+        """Its layers."""
+
+    @property
+    def form(self) -> PlanForm:
+        """How it wants prompts to be computed."""
+
+    @property
+    def context_tokens(self) -> int:
+        """The longest context."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer."""
 
     def open_context(self, capacity: int) -> Context:
         """An empty context with room for `capacity` tokens (at most `context_tokens`)."""

@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvgraft.engines.modelcache import (
-    COMPLETE_NAME,
     MEGABYTE,
     Progress,
     Say,
     cache_root,
     complete_manifest,
-    converted_root,
+    converted_folders,
     folder_bytes,
     locked,
     need_space,
@@ -196,9 +195,10 @@ def installed() -> list[InstalledModel]:
     found = []
     for model in CATALOG.values():
         if model.path.is_file():
-            folders = _converted_from(model)
+            folders = converted_folders(model.sha256)
             size = model.path.stat().st_size + sum(map(folder_bytes, folders))
-            found.append(InstalledModel(model.name, model.path, size, bool(folders)))
+            converted = any(complete_manifest(folder) for folder in folders)
+            found.append(InstalledModel(model.name, model.path, size, converted))
     return found
 
 
@@ -212,7 +212,7 @@ def remove(name: str) -> int:
         return 0
     freed = 0
     with store_errors(model.path.parent), _lock(model, lambda _: None):
-        for folder in (*_converted_from(model), model.staging):
+        for folder in (*converted_folders(model.sha256), model.staging):
             freed += folder_bytes(folder)
             if folder.exists():
                 shutil.rmtree(folder)
@@ -221,15 +221,6 @@ def remove(name: str) -> int:
                 freed += path.stat().st_size
                 path.unlink()
     return freed
-
-
-def _converted_from(model: DemoModel) -> list[Path]:
-    folders = []
-    for mark in sorted(converted_root().glob(f"*/{COMPLETE_NAME}")):
-        manifest = complete_manifest(mark.parent)
-        if manifest is not None and manifest.get("source_sha256") == model.sha256:
-            folders.append(mark.parent)
-    return folders
 
 
 def _is_good(model: DemoModel, progress: Progress) -> bool:

@@ -18,6 +18,7 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 ALIGNMENT_BYTES = 32  # the format's default
 MAX_DIMS = 8  # the format allows 4; more than this is garbage
+MAX_ROWS = 100_000  # metadata entries, or tensors: real files have a few hundred
 MIN_BYTES = 24  # magic, version, two counts
 
 _ALIGNMENT_KEY, _SPLIT_KEY = "general.alignment", "split.count"
@@ -120,6 +121,8 @@ def _walk(cursor: _Cursor) -> GgufSummary:
         hint = f"versions {VERSIONS[0]} and {VERSIONS[1]} are read, little-endian; convert it anew"
         raise _unreadable(f"GGUF version {version} is not known", path, hint)
     tensor_count, entry_count = cursor.number("Q"), cursor.number("Q")
+    if max(tensor_count, entry_count) > MAX_ROWS:
+        raise cursor.damaged(f"{tensor_count} tensors and {entry_count} entries")
     known: dict[str, int | str | None] = {}
     for _ in range(entry_count):
         key = cursor.text()
@@ -131,7 +134,8 @@ def _walk(cursor: _Cursor) -> GgufSummary:
         raise _unreadable(f"this is one of {split} pieces", path, "merge the pieces into one file")
     if not tensor_count:
         raise _unreadable("the file holds no tensors", path, "give a GGUF file with weights")
-    extents = [_tensor(cursor) for _ in range(tensor_count)]
+    sizes = _type_sizes()
+    extents = [_tensor(cursor, sizes) for _ in range(tensor_count)]
     alignment = known.get(_ALIGNMENT_KEY, ALIGNMENT_BYTES)
     if not isinstance(alignment, int) or alignment < 1:
         raise cursor.damaged(f"the alignment {alignment}")
@@ -143,21 +147,24 @@ def _walk(cursor: _Cursor) -> GgufSummary:
     return GgufSummary(version, architecture, tensor_count, sum(count for count, _, _ in extents))
 
 
-def _tensor(cursor: _Cursor) -> tuple[int, int, int]:
-    """One row of the tensor table: elements, offset in the data, bytes."""
+def _type_sizes() -> dict[int, tuple[int, int]]:
+    """For each tensor type, the elements and the bytes of one block."""
     try:
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+        from gguf.constants import GGML_QUANT_SIZES
     except ImportError as exc:
         hint = "pip install 'kvgraft[transformers]'"
         raise MissingExtra("reading GGUF needs gguf", where="gguf", hint=hint) from exc
+    return {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}
+
+
+def _tensor(cursor: _Cursor, sizes: dict[int, tuple[int, int]]) -> tuple[int, int, int]:
+    """One row of the tensor table: elements, offset in the data, bytes."""
     name, dim_count = cursor.text(), cursor.number("I")
     if dim_count > MAX_DIMS:
         raise cursor.damaged(f"a tensor of {dim_count} dimensions")
-    dims = [cursor.number("Q") for _ in range(dim_count)]
+    elements = prod(cursor.number("Q") for _ in range(dim_count))
     kind, offset = cursor.number("I"), cursor.number("Q")
-    try:
-        block_elements, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-    except (KeyError, ValueError):
-        raise cursor.damaged(f"the unknown type {kind} of tensor {name!r}") from None
-    elements = prod(dims)
+    if kind not in sizes:
+        raise cursor.damaged(f"the unknown type {kind} of tensor {name!r}")
+    block_elements, block_bytes = sizes[kind]
     return elements, offset, elements // block_elements * block_bytes

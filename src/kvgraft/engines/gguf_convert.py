@@ -40,6 +40,7 @@ from kvgraft.engines.modelcache import (
     COMPLETE_NAME,
     Progress,
     complete_manifest,
+    converted_prefix,
     locked,
     need_space,
     out_of_space,
@@ -97,13 +98,14 @@ def convert(gguf: Path, out_folder: Path, *, dtype: str = "bfloat16", report: Pr
     with store_errors(out_folder):
         out_folder.mkdir(parents=True, exist_ok=True)
         source_sha256 = sha256_once(gguf, _memo(gguf, out_folder), report)
+        release = importlib.metadata.version("transformers")
         identity = {
             "source_sha256": source_sha256,
             "dtype": dtype,
             "converter_version": CONVERTER_VERSION,
-            "transformers": importlib.metadata.version("transformers"),
+            "transformers": release,
         }
-        key = f"{source_sha256[:16]}-{dtype}-c{CONVERTER_VERSION}-t{identity['transformers']}"
+        key = f"{converted_prefix(source_sha256)}-{dtype}-c{CONVERTER_VERSION}-t{release}"
         folder = out_folder / key
         if _is_made_from(folder, identity):
             return folder
@@ -303,15 +305,12 @@ def _quiet_transformers() -> Iterator[None]:
     """
     from transformers.utils import logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
     try:
-        # One of its bars obeys no switch and writes to stderr, whatever that is when it starts.
+        # Some of the bars obey no switch; all of them go to what stderr is when they start.
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()

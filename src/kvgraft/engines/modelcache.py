@@ -47,6 +47,17 @@ def converted_root() -> Path:
     return cache_root() / "converted"
 
 
+def converted_folders(source_sha256: str) -> list[Path]:
+    """The folders converted from that GGUF, those of interrupted conversions included."""
+    folders = converted_root().glob(f"{converted_prefix(source_sha256)}-*")
+    return sorted(folder for folder in folders if folder.is_dir())
+
+
+def converted_prefix(source_sha256: str) -> str:
+    """What the names of all folders converted from that GGUF start with."""
+    return source_sha256[:16]
+
+
 @contextmanager
 def store_errors(where: Path) -> Iterator[None]:
     """Turn an `OSError` of the cache folder into StoreFull, StoreReadOnly or StoreError."""
@@ -94,7 +105,7 @@ def folder_bytes(folder: Path) -> int:
         for name in names:
             # pip moves its temporary files while this walk runs
             with suppress(FileNotFoundError):
-                total += os.lstat(os.path.join(parent, name)).st_size
+                total += Path(parent, name).lstat().st_size
     return total
 
 

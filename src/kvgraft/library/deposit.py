@@ -265,7 +265,7 @@ def from_row(values: Sequence[Any]) -> Deposit:
         raise StoreError(
             f"a record of the library is damaged: {error}",
             where=f"deposit {row['id']}",
-            hint="revoke it and solve the problem again; `kvgraft library check` finds others",
+            hint="revoke it and solve the problem again",
         ) from error
 
 

@@ -329,7 +329,7 @@ class Library:
             InputError: an empty key or state, a negative count, a detail that is no JSON object.
             LimitExceeded: a key or the detail is over its cap.
         """
-        if not run_key or not problem_key or not state or attempts_done < 0:
+        if not run_key or not problem_key or not state or not 0 <= attempts_done < 2**63:
             raise InputError("a run needs its keys, a state and a count of attempts")
         if max(map(len, (run_key, problem_key, state))) > limits.MAX_LIBRARY_NAME_CHARS:
             raise LimitExceeded(f"keys end at {limits.MAX_LIBRARY_NAME_CHARS} characters")

@@ -27,6 +27,7 @@ class BlobReader(Protocol):
 
         Raises:
             Truncated: the blob ends before the buffers are full.
+            StoreError: the bytes are there and cannot be read.
         """
 
     def close(self) -> None:
@@ -41,11 +42,19 @@ class BlobWriter(Protocol):
         """Append.
 
         Raises:
-            StoreFull, StoreReadOnly, StoreError: the write failed; the blob is gone.
+            StoreFull, StoreReadOnly, StoreError: the write failed, or the writer is done with;
+                the blob is gone.
         """
 
     def publish(self, name: str) -> None:
-        """Make the blob durable, then visible under `name`, replacing nothing but equal bytes."""
+        """Make the blob durable, then visible under `name`, replacing nothing but equal bytes.
+        The writer is then done with.
+
+        Raises:
+            NameRefused: not a blob name; the blob is gone.
+            StoreFull, StoreReadOnly, StoreError: publishing failed, or the writer is done with;
+                the blob is gone.
+        """
 
     def abort(self) -> None:
         """Forget what was written. Idempotent, and harmless after `publish`."""
@@ -67,7 +76,11 @@ class BlobStore(Protocol):
         """
 
     def delete(self, name: str) -> bool:
-        """Remove a blob; False if there was none."""
+        """Remove a blob; False if there was none.
+
+        Raises:
+            NameRefused: not a blob name.
+        """
 
     def names(self) -> Iterator[str]:
         """All names, in no promised order."""

@@ -7,18 +7,27 @@ listed again.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from blake3 import blake3
 
 from kvgraft.blob.header import ObjectHeader, parse_header
-from kvgraft.blob.pack import PackEntry, pack_end, padding
-from kvgraft.errors import ArtifactError, BlobNotFound, DigestMismatch, Truncated, WrongAddress
+from kvgraft.blob.pack import PackEntry, pack_end, pack_name, padding
+from kvgraft.errors import (
+    ArtifactError,
+    BlobNotFound,
+    DigestMismatch,
+    KvgraftError,
+    StoreError,
+    Truncated,
+    WrongAddress,
+)
 from kvgraft.identity import Fingerprint
-from kvgraft.limits import OBJECT_HEADER_BYTES
+from kvgraft.limits import MAX_PACK_OBJECTS, OBJECT_HEADER_BYTES
 from kvgraft.state import Role
 from kvgraft.store.base import BlobReader, BlobStore, BlobWriter
 from kvgraft.store.index import Index, IndexEntry
@@ -27,6 +36,7 @@ from kvgraft.store.index import Index, IndexEntry
 # still there (98 KiB slices: 8.6 ms for 94 MB; whole 5.9 MB objects: 10 ms).
 _SLICE_BYTES = 256 * 1024
 _READ_THREADS = min(2, os.cpu_count() or 1)
+FINGERPRINT_SUFFIX = ".fingerprint"
 
 
 @dataclass
@@ -40,7 +50,7 @@ class ObjectRead:
     entry: IndexEntry
     buffers: Sequence[memoryview]
     verify: Callable[[str], None]
-    error: ArtifactError | None = None
+    error: KvgraftError | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -65,16 +75,21 @@ class ChunkStore:
         self.blobs = blobs
         self.index = index
         self._threads: ThreadPoolExecutor | None = None
+        # What was found bad and could not be delisted, because the index cannot be written.
+        self._refused: set[IndexEntry] = set()
 
     def find(self, key: bytes) -> dict[Role, IndexEntry]:
         """The objects of a chunk by role, as the index lists them (nothing is read)."""
-        return self.index.find(key)
+        found = self.index.find(key)
+        if not self._refused:
+            return found
+        return {role: entry for role, entry in found.items() if entry not in self._refused}
 
     def read(self, wanted: Sequence[ObjectRead]) -> bool:
         """Read and verify objects; True if all are good, else each says its `error`.
 
-        A bad object is delisted and an alarm recorded. Buffers of a bad object hold bytes that
-        must not be used.
+        A bad object is delisted and an alarm recorded; so is one that cannot be read, since a
+        look-up must not find it for ever. Buffers of a bad object hold bytes that must not be used.
         """
         readers: dict[str, BlobReader] = {}
         try:
@@ -85,17 +100,36 @@ class ChunkStore:
                 for want, reader in jobs:
                     _read_object(want, reader)
             else:
-                list(self._pool().map(lambda job: _read_object(*job), jobs))
+                self._read_together(jobs)
         finally:
             for reader in readers.values():
                 reader.close()
         bad = [want for want in wanted if want.error is not None]
         for want in bad:
-            self.index.remove(want.entry)
-            self.index.alarm(
-                "damaged", want.entry.object.key, want.entry.object.role, str(want.error)
-            )
+            self._delist(want)
         return not bad
+
+    def _read_together(self, jobs: Sequence[tuple[ObjectRead, BlobReader]]) -> None:
+        futures = [self._pool().submit(_read_object, *job) for job in jobs]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            # Also on Ctrl-C: the buffers belong to a context that is about to be used again, and
+            # the readers are about to be closed.
+            for future in futures:
+                future.cancel()
+            wait(futures)
+
+    def _delist(self, want: ObjectRead) -> None:
+        entry = want.entry
+        kind = "unreadable" if isinstance(want.error, StoreError) else "damaged"
+        try:
+            self.index.remove(entry)
+        except StoreError:
+            self._refused.add(entry)
+        with contextlib.suppress(StoreError):
+            self.index.alarm(kind, entry.object.key, entry.object.role, str(want.error))
 
     def _open(self, want: ObjectRead, readers: dict[str, BlobReader]) -> None:
         pack = want.entry.pack
@@ -116,7 +150,7 @@ class ChunkStore:
                 )
         except BlobNotFound:
             want.error = Truncated("the pack is gone", where=pack)
-        except ArtifactError as error:
+        except (ArtifactError, StoreError) as error:
             want.error = error
 
     def _pool(self) -> ThreadPoolExecutor:
@@ -148,7 +182,7 @@ def _read_object(want: ObjectRead, reader: BlobReader) -> None:
         start = bytearray(OBJECT_HEADER_BYTES)
         reader.read_into(entry.offset, [memoryview(start)])
         header = parse_header(start, where=where)
-        _check_header(header, entry, where)
+        check_header(header, entry, where)
         offset = entry.offset + OBJECT_HEADER_BYTES
         hasher = blake3()
         group: list[memoryview] = []
@@ -165,7 +199,7 @@ def _read_object(want: ObjectRead, reader: BlobReader) -> None:
         if hasher.digest() != header.stored_digest:
             raise DigestMismatch("the object's bytes are not those that were written", where=where)
         want.verify(where)
-    except ArtifactError as error:
+    except (ArtifactError, StoreError) as error:
         want.error = error
 
 
@@ -178,7 +212,13 @@ def _read_group(
             hasher.update(buffer)
 
 
-def _check_header(header: ObjectHeader, entry: PackEntry, where: str) -> None:
+def check_header(header: ObjectHeader, entry: PackEntry, where: str) -> None:
+    """Whether the object at a place is the one that a table or an index lists there.
+
+    Raises:
+        WrongAddress: another object, or one of other tokens.
+        DigestMismatch: the same, with other bytes or of another maker.
+    """
     if (header.key, header.role) != (entry.key, entry.role):
         raise WrongAddress("another object lies where this one is listed", where=where)
     listed = (entry.raw_digest, entry.fingerprint, entry.stored_length)
@@ -222,8 +262,13 @@ class Capture:
         if known is not None:
             self._result.objects_known += 1
             if known.object.raw_digest != digest:
-                self._drift(role, key, known, digest)
+                self._drift(role, key, known.object.raw_digest, digest)
             return
+        if len(self._entries) == MAX_PACK_OBJECTS:
+            raise StoreError(
+                f"a capture holds at most {MAX_PACK_OBJECTS} objects",
+                hint="capture the beginning of the prompt first, then the rest",
+            )
         length = sum(len(part) for part in parts)
         fingerprint = self._fingerprint.digest
         header = ObjectHeader(role, key, fingerprint, digest, digest, length, length, *place)
@@ -234,10 +279,10 @@ class Capture:
         self._write(padding(self._position))
         self._entries.append(entry)
 
-    def _drift(self, role: Role, key: bytes, known: IndexEntry, digest: bytes) -> None:
-        stored = known.object.raw_digest.hex()
+    def _drift(self, role: Role, key: bytes, stored: bytes, computed: bytes) -> None:
         self._result.drifted.append(key.hex())
-        self._store.index.alarm("drift", key, role, f"stored {stored}, computed {digest.hex()}")
+        detail = f"stored {stored.hex()}, computed {computed.hex()}"
+        self._store.index.alarm("drift", key, role, detail)
 
     def _write(self, data: bytes | memoryview) -> None:
         if self._writer is None:
@@ -249,29 +294,38 @@ class Capture:
         """Publish the pack, then list its objects. A capture of nothing publishes nothing.
 
         Raises:
-            StoreFull, StoreReadOnly, StoreError: publishing failed; nothing is listed.
+            StoreFull, StoreReadOnly, StoreError: publishing failed; nothing is listed, and the
+                capture is aborted.
         """
         if not self._entries or self._writer is None:
             return self._result
-        end = pack_end(self._entries, self._position)
-        self._write(end)
-        # Named after its table, which holds every key and digest: equal captures are one pack.
-        name = blake3(end).hexdigest() + ".pack"
-        self._note_fingerprint()
-        self._writer.publish(name)
-        self._store.index.add_pack(name, self._position, self._entries)
+        try:
+            end = pack_end(self._entries, self._position)
+            self._write(end)
+            name = pack_name(end)
+            self._note_fingerprint()
+            self._writer.publish(name)
+        except BaseException:
+            self.abort()
+            raise
+        drifted = self._store.index.add_pack(name, self._position, self._entries)
+        for entry, stored in drifted:  # another process was faster, with other bytes
+            self._drift(entry.role, entry.key, stored, entry.raw_digest)
         self._result.pack = name
         self._result.pack_bytes = self._position
         self._result.objects_written = len(self._entries)
         return self._result
 
     def _note_fingerprint(self) -> None:
-        # Kept as a blob too, so that a rebuilt index can still name the fields that differ.
+        # Kept as a blob too, so that a rebuilt index can still name the fields that differ. The
+        # index comes second: it must not say that a blob is there whose writing failed.
+        if self._store.index.has_fingerprint(self._fingerprint.digest):
+            return
         text = self._fingerprint.to_json()
-        if self._store.index.note_fingerprint(self._fingerprint.digest, text):
-            writer = self._store.blobs.writer()
-            writer.write(text.encode())
-            writer.publish(f"{self._fingerprint.hex}.fingerprint")
+        writer = self._store.blobs.writer()
+        writer.write(text.encode())
+        writer.publish(self._fingerprint.hex + FINGERPRINT_SUFFIX)
+        self._store.index.note_fingerprint(self._fingerprint.digest, text)
 
     def abort(self) -> None:
         """Forget the capture. Idempotent."""

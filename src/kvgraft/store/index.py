@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvgraft.blob.pack import PackEntry
+from kvgraft.errors import StoreError
 from kvgraft.sqlite import naming_errors, open_database, transaction
 from kvgraft.state import Role
 
@@ -45,7 +46,16 @@ _SELECT = (
 
 
 def _entry(row: Sequence) -> IndexEntry:  # type: ignore[type-arg]
-    return IndexEntry(row[0], row[1], PackEntry(*[*row[2:10], Role(row[10])]))
+    return IndexEntry(row[0], row[1], PackEntry(*[*row[2:10], _role(row[10])]))
+
+
+def _role(value: int) -> Role:
+    try:
+        return Role(value)
+    except ValueError:
+        raise StoreError(
+            f"the index lists an object of role {value!r}", hint="rebuild it: store reindex"
+        ) from None
 
 
 class Index:
@@ -60,10 +70,16 @@ class Index:
         """The objects of a chunk, by role; empty where there are none."""
         with self._lock, naming_errors(self._where):
             rows = self._db.execute(f"{_SELECT} WHERE o.key=?", (key,)).fetchall()
-        return {Role(row[10]): _entry(row) for row in rows}
+        entries = [_entry(row) for row in rows]
+        return {entry.object.role: entry for entry in entries}
 
-    def add_pack(self, name: str, size_bytes: int, entries: Iterable[PackEntry]) -> None:
-        """List a published pack. An object that is listed already keeps its place."""
+    def add_pack(
+        self, name: str, size_bytes: int, entries: Sequence[PackEntry]
+    ) -> list[tuple[PackEntry, bytes]]:
+        """List a published pack. An object that is listed already keeps its place.
+
+        Returns the objects that are listed with another raw digest, and that digest: drift.
+        """
         rows = [
             (
                 entry.key,
@@ -82,6 +98,15 @@ class Index:
         with self._lock, naming_errors(self._where), transaction(self._db):
             self._db.execute("INSERT OR REPLACE INTO packs VALUES (?,?)", (name, size_bytes))
             self._db.executemany("INSERT OR IGNORE INTO objects VALUES (?,?,?,?,?,?,?,?,?,?)", rows)
+            listed = [
+                self._db.execute(
+                    "SELECT raw_digest FROM objects WHERE key=? AND role=?",
+                    (entry.key, entry.role.value),
+                ).fetchone()[0]
+                for entry in entries
+            ]
+        pairs = zip(entries, listed, strict=True)
+        return [(entry, digest) for entry, digest in pairs if digest != entry.raw_digest]
 
     def remove(self, entry: IndexEntry) -> None:
         """Stop listing one object at that place (it was found damaged)."""
@@ -152,6 +177,26 @@ class Index:
         for role in Role:
             out[f"{role.name.lower()}_bytes"] = sum(row[2] for row in roles if row[0] == role.value)
         return out
+
+    def usage(self) -> list[tuple[bytes, Role, int, int]]:
+        """Per fingerprint digest and role: objects, and their payload bytes."""
+        with self._lock, naming_errors(self._where):
+            rows = self._db.execute(
+                "SELECT fingerprint, role, count(*), sum(stored_length) FROM objects"
+                " GROUP BY fingerprint, role ORDER BY fingerprint, role"
+            ).fetchall()
+        return [(row[0], _role(row[1]), row[2], row[3]) for row in rows]
+
+    def of_pack(self, name: str) -> list[PackEntry]:
+        """The objects that are listed in a pack, by offset."""
+        with self._lock, naming_errors(self._where):
+            rows = self._db.execute(f"{_SELECT} WHERE o.pack=? ORDER BY o.offset", (name,))
+            return [_entry(row).object for row in rows.fetchall()]
+
+    def packs(self) -> dict[str, int]:
+        """The listed packs' names and sizes in bytes."""
+        with self._lock, naming_errors(self._where):
+            return dict(self._db.execute("SELECT name, size_bytes FROM packs").fetchall())
 
     def clear(self) -> None:
         """Forget everything that can be rebuilt; alarms stay."""

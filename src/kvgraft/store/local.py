@@ -29,7 +29,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
-def store_error(error: OSError, where: Path, doing: str) -> StoreError:
+def store_error(error: OSError, where: Path | str, doing: str) -> StoreError:
     """The typed error for an operating system's refusal."""
     if error.errno in _FULL:
         return StoreFull(
@@ -39,7 +39,7 @@ def store_error(error: OSError, where: Path, doing: str) -> StoreError:
         )
     if error.errno in _READ_ONLY:
         return StoreReadOnly(
-            f"not allowed to write while {doing}",
+            f"not allowed ({error.strerror}) while {doing}",
             where=str(where),
             hint="check the folder's owner and mode, or name another store folder",
         )
@@ -55,15 +55,41 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
+def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Write a small file that is there complete and durable, or as it was.
+
+    Raises:
+        StoreFull, StoreReadOnly, StoreError: the system refused.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(8)}.tmp")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(fd)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        sync_folder(path.parent)
+    except OSError as error:
+        raise store_error(error, path, "writing a file") from error
+
+
 class LocalStore:
     """Blobs under `root`: `blobs/<last two characters of the stem>/<name>`."""
 
     def __init__(self, root: Path) -> None:
         self._blobs = root / "blobs"
         self._temporary = root / "tmp"
+        self._durable: set[Path] = set()  # folders whose own entry this process has synced
         try:
             for folder in (self._blobs, self._temporary):
                 folder.mkdir(parents=True, exist_ok=True)
+            sync_folder(root)
         except OSError as error:
             raise store_error(error, root, "opening the store") from error
 
@@ -77,7 +103,9 @@ class LocalStore:
     def open(self, name: str) -> BlobReader:
         path = self._path(name)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            # O_NONBLOCK: opening a pipe that someone put there would wait for a writer for ever.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(path, flags)
         except FileNotFoundError:
             raise BlobNotFound("no such blob", where=name) from None
         except OSError as error:
@@ -102,9 +130,12 @@ class LocalStore:
         return True
 
     def names(self) -> Iterator[str]:
-        for folder in sorted(self._blobs.iterdir()):
-            if folder.is_dir():
-                yield from sorted(entry.name for entry in folder.iterdir())
+        try:
+            for folder in sorted(self._blobs.iterdir()):
+                if folder.is_dir():
+                    yield from sorted(entry.name for entry in folder.iterdir())
+        except OSError as error:
+            raise store_error(error, self._blobs, "listing blobs") from error
 
     def sweep_temporary(self, older_than_seconds: float, now: float) -> int:
         """Delete temporary files that writers left behind when they were killed; bytes freed."""
@@ -123,9 +154,11 @@ class LocalStore:
     def place(self, temporary: Path, name: str) -> None:
         """Move a finished, synced temporary file to its name, durably."""
         path = self._path(name)
-        if not path.parent.is_dir():
+        if path.parent not in self._durable:
+            # Synced although it may be there: the process that made it may not have come so far.
             path.parent.mkdir(exist_ok=True)
             sync_folder(self._blobs)
+            self._durable.add(path.parent)
         temporary.replace(path)
         sync_folder(path.parent)
 
@@ -137,13 +170,18 @@ class _LocalReader:
         self.size_bytes = size_bytes
 
     def read_into(self, offset: int, buffers: Sequence[memoryview]) -> None:
-        for first in range(0, len(buffers), _IOV_MAX):
-            group = buffers[first : first + _IOV_MAX]
-            wanted = sum(len(buffer) for buffer in group)
-            got = os.preadv(self._fd, group, offset)
-            if got != wanted:
-                self._read_rest(offset, group, got)
-            offset += wanted
+        if not 0 <= offset <= self.size_bytes:
+            raise Truncated("the blob ends too soon", where=self._name)
+        try:
+            for first in range(0, len(buffers), _IOV_MAX):
+                group = buffers[first : first + _IOV_MAX]
+                wanted = sum(len(buffer) for buffer in group)
+                got = os.preadv(self._fd, group, offset)
+                if got != wanted:
+                    self._read_rest(offset, group, got)
+                offset += wanted
+        except OSError as error:
+            raise store_error(error, self._name, "reading a blob") from error
 
     def _read_rest(self, offset: int, group: Sequence[memoryview], got: int) -> None:
         # A short read is legal (Linux stops at 2 GiB); only a read of nothing means the end.
@@ -188,19 +226,26 @@ class _LocalWriter:
             raise store_error(error, self._path, "writing a blob") from error
 
     def publish(self, name: str) -> None:
-        checked_name(name)
         try:
+            checked_name(name)
             os.fsync(self._fd)
-            os.close(self._fd)
-            self._fd = -1
+            self._close()
             self._store.place(self._path, name)
+        except NameRefused:
+            self.abort()
+            raise
         except OSError as error:
             self.abort()
             raise store_error(error, self._path, "publishing a blob") from error
 
     def abort(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        with contextlib.suppress(OSError):
+            self._close()
         with contextlib.suppress(OSError):
             self._path.unlink()
+
+    def _close(self) -> None:
+        # Forgotten first: a close that fails has closed, and the number may be another file's.
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kvgraft.errors import BlobNotFound, Truncated
+from kvgraft.errors import BlobNotFound, StoreError, Truncated
 from kvgraft.store.base import BlobReader, BlobWriter, checked_name
 
 
@@ -40,6 +40,8 @@ class _MemoryReader:
         self.size_bytes = len(data)
 
     def read_into(self, offset: int, buffers: Sequence[memoryview]) -> None:
+        if offset < 0:  # a slice would count it from the end
+            raise Truncated("a blob has no bytes before its first", where=self._name)
         for buffer in buffers:
             piece = self._data[offset : offset + len(buffer)]
             if len(piece) != len(buffer):
@@ -54,13 +56,19 @@ class _MemoryReader:
 class _MemoryWriter:
     def __init__(self, blobs: dict[str, bytes]) -> None:
         self._blobs = blobs
-        self._data = bytearray()
+        self._data: bytearray | None = bytearray()
 
     def write(self, data: bytes | memoryview) -> None:
-        self._data += data
+        self._open_data().extend(data)
 
     def publish(self, name: str) -> None:
-        self._blobs[checked_name(name)] = bytes(self._data)
+        data, self._data = self._open_data(), None
+        self._blobs[checked_name(name)] = bytes(data)
 
     def abort(self) -> None:
-        self._data.clear()
+        self._data = None
+
+    def _open_data(self) -> bytearray:
+        if self._data is None:
+            raise StoreError("this blob is published or aborted; begin another")
+        return self._data

@@ -86,8 +86,16 @@ def summary(text: str) -> str | dict[str, Any]:
     if len(json.dumps(text)) <= limits.MAX_EVIDENCE_TEXT_CHARS:
         return text
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    # One character can take twelve in JSON.
-    return {"sha256": digest, "chars": len(text), "start": text[:64]}
+    return {"sha256": digest, "chars": len(text), "start": beginning(text, 256)}
+
+
+def beginning(text: str, json_chars: int) -> str:
+    """The start of `text` that takes at most `json_chars` characters in JSON, where one character
+    may take twelve."""
+    text = text[:json_chars]
+    while len(json.dumps(text)) > json_chars:
+        text = text[: len(text) * 3 // 4]
+    return text
 
 
 def without_answer(verifier: Verifier, trace: str, evidence: dict[str, Any]) -> Verdict:

@@ -1,0 +1,196 @@
+"""The Python API: a handful of names that do what the command line does.
+
+import kvgraft
+
+with kvgraft.open("demo:smollm2", store="memory") as memory:
+    memory.solve(kvgraft.Problem("1", "What is 17 + 25?", expected="42"), verifier="math")
+    print(memory.ask("What is 17 + 25?").text)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from kvgraft.engines.base import Engine
+from kvgraft.engines.modelcache import Progress, Say
+from kvgraft.engines.registry import open_engine
+from kvgraft.library.address import canonical_text
+from kvgraft.library.ask import Answer
+from kvgraft.library.ask import ask as ask_problem
+from kvgraft.library.problem import Problem
+from kvgraft.library.records import Library
+from kvgraft.library.solve import Effort, Outcome, solve_all
+from kvgraft.library.verify.base import Verifier, make_verifier
+from kvgraft.library.workspace import PUBLIC, Workspace
+from kvgraft.reuse import Computed, Keep, compute_prompt
+from kvgraft.store.check import open_local
+from kvgraft.store.chunks import ChunkStore
+from kvgraft.store.tenants import TenantSalts
+
+
+def default_store() -> Path:
+    """`$KVGRAFT_STORE`, else `kvgraft` in the user's XDG data folder."""
+    if named := os.environ.get("KVGRAFT_STORE"):
+        return Path(named).expanduser()
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "kvgraft"
+
+
+def open_library(store: Path, *, read_only: bool = False) -> Library:
+    """The library of a store folder.
+
+    Raises:
+        StoreReadOnly, StoreFull, StoreError: it cannot be opened.
+    """
+    return Library.open(store / "library.sqlite3", read_only=read_only)
+
+
+class Memory:
+    """One engine over one store folder, for one tenant. Made by `kvgraft.open`."""
+
+    def __init__(
+        self, engine: Engine, chunks: ChunkStore, library: Library, tenant: str, salt: bytes
+    ):
+        self.engine = engine
+        self.chunks = chunks
+        self.library = library
+        self._workspace = Workspace(engine, chunks, library, tenant, salt)
+
+    @property
+    def workspace(self) -> Workspace:
+        """What the library's functions take."""
+        return self._workspace
+
+    def ask(
+        self,
+        problem: str | Problem,
+        *,
+        system: str | None = None,
+        verifier: str | Verifier | None = None,
+        max_new_tokens: int = 256,
+    ) -> Answer:
+        """Replay the deposit at the problem's exact address, or make one fresh attempt.
+
+        Raises:
+            InputError, ContextTooLong: the problem cannot be posed to this model.
+        """
+        if isinstance(problem, str):
+            shown = None if system is None else canonical_text(system)
+            problem = Problem("", canonical_text(problem), system=shown)
+        with _opened(verifier) as judge:
+            return ask_problem(
+                self._workspace, problem, verifier=judge, max_new_tokens=max_new_tokens
+            )
+
+    def solve_all(
+        self,
+        problems: Iterable[Problem],
+        *,
+        verifier: str | Verifier,
+        effort: Effort | None = None,
+        on_step: Callable[[Problem, int, int], None] = lambda problem, step, running: None,
+    ) -> Iterator[Outcome]:
+        """Solve problems by sampling, verify, deposit the first pass of each. Resumable.
+
+        Raises:
+            VerifierError: the verifier cannot judge these problems.
+            StoreError: the library cannot be written.
+        """
+        with _opened(verifier) as judge:
+            assert judge is not None
+            yield from solve_all(self._workspace, problems, judge, effort or Effort(), on_step)
+
+    def solve(
+        self, problem: Problem, *, verifier: str | Verifier, effort: Effort | None = None
+    ) -> Outcome:
+        """`solve_all` for one problem."""
+        return next(iter(self.solve_all([problem], verifier=verifier, effort=effort)))
+
+    def compute(self, ids: Sequence[int], *, keep: Keep = Keep.BLOCKS, room: int = 0) -> Computed:
+        """The state after token ids, reusing what is stored; close its context when done.
+
+        Raises:
+            InputError, ContextTooLong: as `kvgraft.reuse.compute_prompt`.
+        """
+        return compute_prompt(
+            self.engine, self.chunks, ids, salt=self._workspace.salt, keep=keep, room=room
+        )
+
+    def close(self) -> None:
+        """Close engine, store and library. Idempotent."""
+        self.engine.close()
+        self.chunks.close()
+        self.library.close()
+
+    def __enter__(self) -> Memory:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_memory(
+    model: str,
+    *,
+    store: str | Path | None = None,
+    tenant: str = PUBLIC,
+    dtype: str = "bfloat16",
+    device: str = "cpu",
+    threads: int | None = None,
+    paranoid: bool = False,
+    progress: Progress = lambda stage, done, total: None,
+    say: Say = lambda line: None,
+) -> Memory:
+    """Open a model with its memory; `kvgraft.open` is this function.
+
+    `store` is a folder (default: `default_store()`). Tenants do not see each other's states or
+    deposits; "public" is shared. `progress(stage, done, total)` and `say(line)` follow long
+    steps: pulling, converting and digesting a model.
+
+    Raises:
+        UnknownModel, UnreadableModel, UnsupportedModel, MissingExtra, DownloadFailed: the model.
+        StoreReadOnly, StoreFull, StoreError: the store.
+    """
+    root = Path(store).expanduser() if store is not None else default_store()
+    chunks = open_local(root)
+    library = None
+    try:
+        library = open_library(root)
+        salt = TenantSalts(root / "tenants.json").salt(tenant)
+        engine = open_engine(
+            model,
+            dtype=dtype,
+            device=device,
+            threads=threads,
+            paranoid=paranoid,
+            progress=progress,
+            say=say,
+        )
+    except BaseException:
+        chunks.close()
+        if library is not None:
+            library.close()
+        raise
+    return Memory(engine, chunks, library, tenant, salt)
+
+
+@contextmanager
+def _opened(verifier: str | Verifier | None) -> Iterator[Verifier | None]:
+    """A verifier by its spec, closed afterwards; or the caller's own, left open."""
+    if not isinstance(verifier, str):
+        yield verifier
+        return
+    made = make_verifier(verifier)
+    try:
+        yield made
+    finally:
+        made.close()

@@ -1,0 +1,167 @@
+"""Replay: restore the state that ends just before the answer, and let the model say it.
+
+The model decodes greedily at batch 1 without sight of the record; only then is the result
+compared. A deposit is replayed once from disk when it is made. One that does not reproduce its
+answer is kept as text only, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvgraft.decode import Decoded, greedy
+from kvgraft.errors import ContextTooLong
+from kvgraft.library.deposit import REPLAYS, TEXT_ONLY, Deposit, NewDeposit
+from kvgraft.library.problem import Problem
+from kvgraft.library.verify.base import Verdict, Verifier
+from kvgraft.library.workspace import Workspace
+from kvgraft.limits import MAX_ANSWER_TOKENS
+from kvgraft.prompt import Prompt, answer_prefixes
+from kvgraft.reuse import Keep, ReuseReport, compute_prompt
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What the model said from a restored state: one line of text, and what it took."""
+
+    decoded: Decoded
+    text: str
+    report: ReuseReport
+    key: bytes
+
+    @property
+    def from_disk(self) -> bool:
+        """Whether the whole state came from the store, without one forward call."""
+        return self.report.calls_made == 0 and self.report.reused_tokens == self.report.tokens
+
+
+def replay(workspace: Workspace, token_ids: Sequence[int], keep: Keep = Keep.ALL) -> Replay:
+    """Graft the state after `token_ids` (made again where it is gone) and decode one line.
+
+    What has to be computed is captured as `keep` says.
+
+    Raises:
+        ContextTooLong: no room for an answer behind the state.
+    """
+    engine = workspace.engine
+    tokenizer = engine.tokenizer
+    computed = compute_prompt(
+        engine,
+        workspace.chunks,
+        token_ids,
+        salt=workspace.salt,
+        keep=keep,
+        room=MAX_ANSWER_TOKENS,
+    )
+    try:
+        decoded = greedy(
+            computed.context,
+            MAX_ANSWER_TOKENS,
+            tokenizer.stop_ids,
+            lambda ids: "\n" in tokenizer.decode(ids).lstrip(),
+        )
+    finally:
+        computed.context.close()
+    text = tokenizer.decode(decoded.ids).strip()
+    return Replay(decoded, text.partition("\n")[0].strip(), computed.report, computed.key)
+
+
+def reproduces(deposit: Deposit, fingerprint: str, result: Replay) -> str | None:
+    """Why a replay is not the record's, or None if it is.
+
+    Under the record's own fingerprint the logits are compared too, not only the answer.
+    """
+    if tuple(result.decoded.ids) != deposit.answer_ids:
+        return f"the replay says {result.text[:80]!r}, the record {deposit.answer[:80]!r}"
+    if fingerprint == deposit.fingerprint:
+        recorded = deposit.replay_logits_sha256
+        if result.decoded.logits_sha256 != recorded:
+            return "the replay's logits have another digest than the record's"
+    return None
+
+
+def make_deposit(
+    workspace: Workspace,
+    problem: Problem,
+    prompt: Prompt,
+    trace: str,
+    verdict: Verdict,
+    verifier: Verifier,
+    cost: Mapping[str, Any],
+) -> Deposit:
+    """Keep a verified, finished solution: re-capture its state on the plan, replay it from disk.
+
+    The sampled lanes' own state is never stored: decoded rows have other bits than the same
+    tokens computed on the plan.
+
+    Raises:
+        InputError, LimitExceeded, StoreError: the library refuses the record.
+    """
+    fingerprint = workspace.engine.fingerprint.hex
+    new = NewDeposit(
+        identity=workspace.space(problem.system).identity(problem.text),
+        model=workspace.engine.model,
+        fingerprint=fingerprint,
+        prompt=prompt.text,
+        trace=trace.rstrip(),
+        cue="",
+        token_ids=prompt.ids,
+        answer=verdict.answer or "",
+        answer_ids=(),
+        verdict=verdict,
+        cost=cost,
+        finished=True,
+    )
+    try:
+        new = _with_replay(workspace, problem, new, verifier)
+    except ContextTooLong as error:
+        new = replace(new, replay=TEXT_ONLY, replay_reason=str(error))
+    return workspace.library.deposit(new)
+
+
+def _with_replay(
+    workspace: Workspace, problem: Problem, new: NewDeposit, verifier: Verifier
+) -> NewDeposit:
+    """`new` with the first cue behind which the model states the answer from its own state,
+    captured and replayed from disk; or as text only, saying why."""
+    tokenizer = workspace.engine.tokenizer
+    said: list[str] = []
+    for cue, joint in answer_prefixes(tokenizer, new.prompt, new.trace, new.answer):
+        # A trial: its tail is not worth a file before the answer is right.
+        trial = replay(workspace, joint.ids, Keep.BLOCKS)
+        restated = verifier.verify(
+            problem=problem.text, trace=f"Final Answer: {trial.text}", expected=problem.expected
+        )
+        if trial.decoded.finished and restated.passed and restated.answer is not None:
+            candidate = replace(new, cue=cue, token_ids=joint.ids)
+            return _captured(workspace, candidate, trial, restated)
+        said.append(trial.text[:40])
+    return replace(
+        new, replay=TEXT_ONLY, replay_reason=f"asked for its answer, the model says {said}"
+    )
+
+
+def _captured(
+    workspace: Workspace, new: NewDeposit, trial: Replay, restated: Verdict
+) -> NewDeposit:
+    made = replay(workspace, new.token_ids)
+    again = replay(workspace, new.token_ids)
+    if made.decoded != trial.decoded or again.decoded != made.decoded:
+        return replace(new, replay=TEXT_ONLY, replay_reason="replays differ in their logits")
+    if not again.from_disk:
+        why = made.report.capture_error or "; ".join(again.report.misses)
+        return replace(new, replay=TEXT_ONLY, replay_reason=f"not replayed from disk: {why}")
+    # The record is what the model says from the state, judged like the solution itself.
+    assert restated.answer is not None  # a verdict that passed has judged an answer
+    return replace(
+        new,
+        answer=restated.answer,
+        answer_ids=tuple(made.decoded.ids),
+        verdict=replace(restated, evidence={**restated.evidence, "solution": new.verdict.evidence}),
+        artifact=made.key.hex(),
+        replay=REPLAYS,
+        replay_reason="",
+        replay_logits_sha256=made.decoded.logits_sha256,
+    )

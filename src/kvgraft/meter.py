@@ -1,0 +1,33 @@
+"""What an answer cost. Tokens and seconds are counted; what was not measured is `None`, never 0."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+
+
+@dataclass
+class Cost:
+    """`decode_tokens` counts forward rows of decoding, over all lanes. Energy has no meter in
+    this version: `joules` is None."""
+
+    attempts: int = 0
+    prefill_tokens: int = 0
+    reused_tokens: int = 0
+    decode_tokens: int = 0
+    seconds: float = 0.0
+    joules: float | None = None
+
+    def as_dict(self) -> dict[str, int | float | None]:
+        return asdict(self)
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began
