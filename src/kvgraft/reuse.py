@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -97,11 +97,13 @@ def compute_prompt(
     salt: bytes = PUBLIC_SALT,
     keep: Keep = Keep.BLOCKS,
     room: int = 0,
+    on_call: Callable[[Call, Context], None] = lambda call, context: None,
 ) -> Computed:
     """Compute the state after `ids`, reusing what the store has of it.
 
-    `room` more tokens will fit into the context. A store that cannot be written is not an error
-    here: the prompt is computed, and the report says so. Close the context when done.
+    `room` more tokens will fit into the context. `on_call` sees the context after every call that
+    is made. A store that cannot be read or written is not an error here: the prompt is computed,
+    and the report says so. Close the context when done.
 
     Raises:
         InputError: no tokens, or not token ids.
@@ -119,8 +121,16 @@ def compute_prompt(
     report = ReuseReport(tokens=len(ids), calls_planned=len(calls))
     context = engine.open_context(len(ids) + room)
     try:
-        done = _restore(engine, store, planned, context, report) if store else 0
-        _compute_rest(engine, store, planned, context, report, done, keep)
+        done = 0
+        if store is not None:
+            try:
+                done = _restore(engine, store, planned, context, report)
+            except StoreError as error:
+                report.misses.append(f"{error.code}: {error}")
+        capture = None
+        if store is not None and keep is not Keep.NOTHING:
+            capture = _Captures(engine, store, planned, report, keep)
+        _compute_rest(planned, context, report, done, capture, on_call)
     except BaseException:
         context.close()
         raise
@@ -239,17 +249,13 @@ def _reads(
 
 
 def _compute_rest(
-    engine: Engine,
-    store: ChunkStore | None,
     planned: _Planned,
     context: Context,
     report: ReuseReport,
     done: int,
-    keep: Keep,
+    capture: _Captures | None,
+    on_call: Callable[[Call, Context], None],
 ) -> None:
-    capture = None
-    if store is not None and keep is not Keep.NOTHING:
-        capture = _Captures(engine, store, planned, report, keep)
     try:
         for number in range(done, len(planned.calls)):
             call = planned.calls[number]
@@ -258,6 +264,7 @@ def _compute_rest(
             report.compute_seconds += time.perf_counter() - began
             report.calls_made += 1
             report.computed_tokens += call.count
+            on_call(call, context)
             if capture:
                 capture.take(number, context)
         if capture:

@@ -2,75 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-import safetensors
-from toys import CountingToy, memory_chunks
 
+from golden.read import GOLDEN, NAMES, Golden
 from kvgraft.blob.payload import ChunkPlace, payload_head
-from kvgraft.engines.toy import ToyShape
-from kvgraft.identity import Fingerprint
-from kvgraft.plan import as_token_ids, chunk_keys, plan_calls, plan_root
+from kvgraft.plan import chunk_keys, plan_calls, plan_root
 from kvgraft.reuse import Keep, compute_prompt
 from kvgraft.state import LayerKind, Role
 from kvgraft.store.check import check_store, reindex
 from kvgraft.store.chunks import ChunkStore
 from kvgraft.store.memory import MemoryStore
 from kvgraft.store.scan import read_entries
-
-GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
-NAMES = sorted(path.stem for path in GOLDEN.glob("*.pack"))
-
-
-class Golden:
-    """A golden pack with what it was made from."""
-
-    def __init__(self, name: str) -> None:
-        self.pack = (GOLDEN / f"{name}.pack").read_bytes()
-        self.fingerprint_text = (GOLDEN / f"{name}.fingerprint.json").read_text()
-        self.fingerprint = Fingerprint.from_json(self.fingerprint_text)
-        self.facts: dict[str, Any] = json.loads((GOLDEN / f"{name}.json").read_text())
-        self.ids = as_token_ids(self.facts["ids"])
-        self.salt = bytes.fromhex(self.facts["salt"])
-        shape = self.facts["shape"]
-        self.engine = CountingToy(
-            shape=ToyShape(
-                tuple(shape["windows"]),
-                shape["block"],
-                tuple(shape["rungs"]),
-                shape["context_tokens"],
-            )
-        )
-        # The files are this fingerprint's, whatever this machine's own is.
-        self.engine.fingerprint = self.fingerprint
-
-    def store(self) -> ChunkStore:
-        """A store that holds the golden files and nothing else."""
-        blobs = MemoryStore()
-        for name, data in {
-            self.facts["pack"]: self.pack,
-            f"{self.fingerprint.hex}.fingerprint": self.fingerprint_text.encode(),
-        }.items():
-            writer = blobs.writer()
-            writer.write(data)
-            writer.publish(name)
-        return ChunkStore(blobs, memory_chunks().index)
-
-    def payload(self, item: dict[str, Any]) -> bytes:
-        start = item["offset"] + 256
-        return self.pack[start : start + item["stored_length"]]
-
-    def tensors(self, item: dict[str, Any]) -> dict[str, np.ndarray]:
-        """An object's tensors, by the safetensors library alone."""
-        kinds = {"U32": "<u4", "F32": "<f4"}
-        return {
-            name: np.frombuffer(tensor["data"], kinds[tensor["dtype"]]).reshape(tensor["shape"])
-            for name, tensor in safetensors.deserialize(self.payload(item))
-        }
+from toys import memory_chunks
 
 
 @pytest.fixture(params=NAMES)
@@ -108,7 +52,8 @@ def test_keys_follow_from_ids_salt_and_fingerprint(golden: Golden) -> None:
     form = golden.engine.form
     calls = plan_calls(len(golden.ids), form, golden.engine.context_tokens)
     keys = chunk_keys(plan_root(golden.fingerprint.digest, golden.salt), golden.ids, calls)
-    place = {key.hex(): (call.start, call.count, call.rows) for key, call in zip(keys, calls)}
+    pairs = zip(keys, calls, strict=True)
+    place = {key.hex(): (call.start, call.count, call.rows) for key, call in pairs}
     assert {
         item["key"]: (item["start"], item["count"], item["rows"])
         for item in golden.facts["objects"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgraft.blob.header import MAX_POSITION, ObjectHeader, parse_header
-from kvgraft.errors import DigestMismatch, FormatError, KvgraftError, Truncated, UnsupportedVersion
+from kvgraft.errors import ArtifactError, DigestMismatch, FormatError, Truncated, UnsupportedVersion
 from kvgraft.limits import MAX_OBJECT_BYTES
 from kvgraft.state import Role
 
@@ -134,7 +135,5 @@ def test_the_last_possible_place_is_read() -> None:
 def test_noise_behind_a_sound_beginning_raises_only_typed_errors(noise: bytes) -> None:
     data = SOUND.pack()[:10] + noise
     for tried in (data, resigned(data)):
-        try:
+        with contextlib.suppress(ArtifactError):
             parse_header(tried)
-        except KvgraftError as error:
-            assert error.code.startswith("artifact_")

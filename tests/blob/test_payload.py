@@ -192,7 +192,7 @@ def test_views_must_be_the_chunks_own() -> None:
     assert [len(buffer) for buffer in check_views(tensors, views)] == [128, 96, 128, 96]
     with pytest.raises(EngineError, match="3 state buffers"):
         check_views(tensors, views[:-1])
-    with pytest.raises(EngineError, match="layer.0000.key"):
+    with pytest.raises(EngineError, match=r"layer\.0000\.key"):
         check_views(tensors, [views[0][:-1], *views[1:]])
     with pytest.raises(EngineError, match="not contiguous"):
         check_views(tensors, [np.zeros((8, 4, 2), np.uint16).transpose(0, 2, 1), *views[1:]])

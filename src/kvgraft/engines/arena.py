@@ -8,12 +8,13 @@ strides a kernel sees do not depend on the capacity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from kvgraft.blob.payload import ChunkPlace
-from kvgraft.errors import EngineError
+from kvgraft.errors import EngineError, InputError
 from kvgraft.state import LayerKind, LayerSpec, Role, StateSpec
 
 _STORAGE = {"F32": np.float32, "BF16": np.uint16, "F16": np.float16, "U32": np.uint32}
@@ -237,3 +238,121 @@ class ArenaPool:
         """Return an arena."""
         self._free.append(arena)
         del self._free[: -self._keep]
+
+
+class ArenaContext:
+    """What every context over an arena keeps watch over: its bounds, and what may still be read.
+
+    An end point belongs to one length; it is gone with the next call, and an imported one counts
+    from `commit` on. After a call that failed half-way the layers may disagree or hold padding, so
+    the context refuses everything but `close`.
+    """
+
+    def __init__(
+        self, arena: Arena, pool: ArenaPool | None, capacity: int, vocabulary: int
+    ) -> None:
+        self.capacity = capacity
+        self._vocabulary = vocabulary
+        self._open: Arena | None = arena
+        self._pool = pool
+        self._failed = False
+        self._end_length = 0  # the length whose end point `_end` is; 0 where there is none
+        self._end = np.zeros(arena.spec.hidden_dim, storage_dtype(arena.spec.hidden_dtype))
+
+    @property
+    def arena(self) -> Arena:
+        """The live arena.
+
+        Raises:
+            EngineError: the context is closed, or a call in it failed half-way.
+        """
+        if self._open is None:
+            raise EngineError("the context is closed")
+        if self._failed:
+            raise EngineError("a call failed in this context", hint="close it and open another")
+        return self._open
+
+    @property
+    def length(self) -> int:
+        return self.arena.length
+
+    @contextmanager
+    def _appending(self, ids: np.ndarray, rows: int) -> Iterator[Arena]:
+        """Around a call that appends `ids` in a shape of `rows` rows and sets `_end`."""
+        arena = self.arena
+        count = len(ids)
+        end = arena.length + count
+        if not 1 <= count <= rows <= arena.block:
+            raise EngineError(f"a call of {count} tokens in {rows} rows, blocks of {arena.block}")
+        if end > self.capacity:
+            raise EngineError(f"{end} tokens do not fit the context's {self.capacity}")
+        check_vocabulary(ids, self._vocabulary)
+        self._failed = True
+        self._end_length = 0
+        yield arena
+        if arena.length != end:
+            raise EngineError(f"the call left {arena.length} tokens in the context, not {end}")
+        self._end_length = end
+        self._failed = False
+
+    def _end_point(self) -> np.ndarray:
+        """The final hidden state of the last token.
+
+        Raises:
+            EngineError: there is none for this length.
+        """
+        if not self._end_length or self._end_length != self.length:
+            raise EngineError(f"there is no end point at {self.length} tokens")
+        return self._end
+
+    def _export(self, role: Role, place: ChunkPlace) -> list[np.ndarray]:
+        if place.start + place.count != self.length:
+            raise EngineError(f"the last call ended at {self.length} tokens, not at {place}")
+        return [self._end_point()] if role is Role.END else self.arena.export_views(role, place)
+
+    def import_views(self, role: Role, place: ChunkPlace, length: int) -> list[np.ndarray]:
+        if self.length:
+            raise EngineError("only an empty context takes a stored state")
+        if not 0 < place.start + place.count <= length <= self.capacity:
+            raise EngineError(f"{place} does not belong into {length} of {self.capacity} tokens")
+        if role is not Role.END:
+            return self.arena.import_views(role, place, length)
+        self._end_length = length
+        return [self._end]
+
+    def _commit(self, length: int) -> None:
+        if self.length or not 0 < length <= self.capacity:
+            raise EngineError(f"cannot make an import of {length} tokens the context's own")
+        self.arena.place(length)
+
+    def close(self) -> None:
+        if self._open is not None and self._pool is not None:
+            self._pool.give(self._open)
+        self._open = None
+
+
+def check_vocabulary(ids: np.ndarray, vocabulary: int) -> None:
+    """Refuse token ids that a model does not have: on some devices they end the process.
+
+    Raises:
+        InputError: an id outside `[0, vocabulary)`.
+    """
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+        raise InputError(
+            f"token ids between {int(ids.min())} and {int(ids.max())}, the model has {vocabulary}",
+            hint="tokenise with this model's own tokenizer",
+        )
+
+
+def lanes_capacity(length: int, lanes: int, new_tokens: int, context_tokens: int) -> int:
+    """Tokens that each of `lanes` continuations must have room for.
+
+    Raises:
+        EngineError: no lanes, no new tokens, or more than the model's context.
+    """
+    if lanes < 1 or new_tokens < 0 or length + new_tokens > context_tokens:
+        raise EngineError(
+            f"cannot fork {lanes} lanes of {length} + {new_tokens} tokens"
+            f" in a context of {context_tokens}"
+        )
+    return length + new_tokens

@@ -177,5 +177,13 @@ class Engine(Protocol):
     def open_context(self, capacity: int) -> Context:
         """An empty context with room for `capacity` tokens (at most `context_tokens`)."""
 
+    def monolithic_logits(self, ids: np.ndarray) -> np.ndarray:
+        """Next-token logits float32 `[vocab]` of a prompt run in one stock call, without the
+        plan; only where `capabilities.monolithic` says so.
+
+        Raises:
+            EngineError: the engine does not declare it.
+        """
+
     def close(self) -> None:
         """Release the model. Idempotent."""

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvgraft.blob.payload import ChunkPlace
-from kvgraft.engines.arena import Arena, ArenaPool, LayerBuffer
+from kvgraft.engines.arena import (
+    Arena,
+    ArenaContext,
+    ArenaPool,
+    LayerBuffer,
+    check_vocabulary,
+    lanes_capacity,
+)
 from kvgraft.engines.base import Capabilities, Message
 from kvgraft.errors import EngineError, UnknownModel
 from kvgraft.identity import Fingerprint, cpu_class, digest_json
@@ -122,7 +129,12 @@ class ToyEngine:
     def open_context(self, capacity: int) -> ToyContext:
         if not 0 < capacity <= self.context_tokens:
             raise EngineError(f"capacity {capacity} is not within 1..{self.context_tokens}")
-        return ToyContext(self, self._pool.take(capacity), self._pool)
+        return ToyContext(self, self._pool.take(capacity), self._pool, capacity)
+
+    def monolithic_logits(self, ids: np.ndarray) -> np.ndarray:
+        arena = Arena(self.spec, len(ids), len(ids))
+        hidden = self.forward(arena.layers, np.asarray(ids, np.int64))
+        return np.asarray(hidden[-1:] @ self.head)[0]
 
     def close(self) -> None:
         return
@@ -177,90 +189,91 @@ def _rotated(vectors: np.ndarray, positions: np.ndarray) -> np.ndarray:
     return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
 
 
-class ToyContext:
+class ToyContext(ArenaContext):
     """A live sequence of the toy engine."""
 
-    def __init__(self, engine: ToyEngine, arena: Arena, pool: ArenaPool | None) -> None:
+    def __init__(
+        self, engine: ToyEngine, arena: Arena, pool: ArenaPool | None, capacity: int
+    ) -> None:
+        super().__init__(arena, pool, capacity, _VOCAB)
         self._engine = engine
-        self._arena = arena
-        self._pool = pool
-        self.capacity = arena.capacity
-        self._hidden = np.zeros((1, _HIDDEN), np.float32)
-        self._end = np.zeros(_HIDDEN, np.float32)
-
-    @property
-    def length(self) -> int:
-        return self._arena.length
+        self._hidden: np.ndarray | None = None
 
     def run(self, ids: np.ndarray, rows: int) -> None:
-        padded = np.full(rows, self._engine.form.pad_id, np.int64)
-        padded[: len(ids)] = ids
-        hidden = self._engine.forward(self._arena.layers, padded)
-        self._arena.finish_call(rows - len(ids))
-        self._hidden = hidden[: len(ids)]
-        self._end = self._hidden[-1].copy()
+        with self._appending(ids, rows) as arena:
+            padded = np.full(rows, self._engine.form.pad_id, np.int64)
+            padded[: len(ids)] = ids
+            self._hidden = self._engine.forward(arena.layers, padded)[: len(ids)]
+            arena.finish_call(rows - len(ids))
+            self._end[:] = self._hidden[-1]
 
     def decode(self, token: int) -> None:
-        self._hidden = self._engine.forward(self._arena.layers, np.array([token]))
-        self._end = self._hidden[-1].copy()
+        ids = np.array([token])
+        with self._appending(ids, 1) as arena:
+            self._hidden = self._engine.forward(arena.layers, ids)
+            self._end[:] = self._hidden[-1]
 
     def logits(self) -> np.ndarray:
-        return np.asarray(self._end[None] @ self._engine.head)[0]
+        return np.asarray(self._end_point()[None] @ self._engine.head)[0]
 
     def call_logits(self) -> np.ndarray:
+        if self._hidden is None:
+            raise EngineError("no call was made in this context")
         return np.asarray(self._hidden @ self._engine.head)
 
     def export_views(self, role: Role, place: ChunkPlace) -> list[np.ndarray]:
-        if role is Role.END:
-            return [self._end]
-        return self._arena.export_views(role, place)
-
-    def import_views(self, role: Role, place: ChunkPlace, length: int) -> list[np.ndarray]:
-        if role is Role.END:
-            return [self._end]
-        return self._arena.import_views(role, place, length)
+        return self._export(role, place)
 
     def commit(self, length: int) -> None:
-        self._arena.place(length)
-        self._arena.settle()
+        self._commit(length)
+        self.arena.settle()
+
+    def copy(self, capacity: int) -> ToyContext:
+        """Another context of the same content."""
+        arena = Arena(self._engine.spec, capacity, self._engine.form.block)
+        self.arena.copy_into(arena)
+        other = ToyContext(self._engine, arena, None, capacity)
+        other._end[:] = self._end_point()
+        other._end_length = self.length
+        return other
 
     def fork(self, lanes: int, new_tokens: int) -> ToyLanes:
-        copies = []
-        for _ in range(lanes):
-            arena = Arena(self._engine.spec, self.length + new_tokens, self._engine.form.block)
-            self._arena.copy_into(arena)
-            copies.append(ToyContext(self._engine, arena, None))
-            copies[-1]._end[:] = self._end
-        return ToyLanes(copies)
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.give(self._arena)
-            self._pool = None
+        capacity = lanes_capacity(self.length, lanes, new_tokens, self._engine.context_tokens)
+        return ToyLanes([self.copy(capacity) for _ in range(lanes)])
 
 
 class ToyLanes:
     """Continuations, decoded one after the other: speed is not the toy's business."""
 
     def __init__(self, contexts: list[ToyContext]) -> None:
-        self._contexts = contexts
+        self._contexts: list[ToyContext] | None = contexts
+
+    @property
+    def _open(self) -> list[ToyContext]:
+        if self._contexts is None:
+            raise EngineError("the lanes are closed")
+        return self._contexts
 
     @property
     def count(self) -> int:
-        return len(self._contexts)
+        return len(self._open)
 
     def logits(self) -> np.ndarray:
-        return np.stack([context.logits() for context in self._contexts])
+        return np.stack([context.logits() for context in self._open])
 
     def step(self, tokens: np.ndarray) -> None:
-        for context, token in zip(self._contexts, tokens, strict=True):
+        if len(tokens) != self.count:
+            raise EngineError(f"{len(tokens)} tokens for {self.count} lanes")
+        check_vocabulary(tokens, _VOCAB)
+        for context, token in zip(self._open, tokens, strict=True):
             context.decode(int(token))
 
     def keep(self, lanes: Sequence[int]) -> None:
-        self._contexts = [self._contexts[lane] for lane in lanes]
+        # Copies: a lane that is named twice goes on twice.
+        self._contexts = [self._open[lane].copy(self._open[lane].capacity) for lane in lanes]
 
     def close(self) -> None:
-        self._contexts = []
+        self._contexts = None
 
 
 def open_toy(name: str) -> ToyEngine:

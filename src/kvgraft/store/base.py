@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from kvgraft.errors import NameRefused
+from kvgraft.errors import NameRefused, StoreError
 from kvgraft.limits import MAX_BLOB_NAME_CHARS
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
@@ -87,6 +87,11 @@ class BlobStore(Protocol):
 
     def close(self) -> None:
         """Release what the store holds. Idempotent."""
+
+
+def finished_writer() -> StoreError:
+    """What a writer raises that was published, was aborted, or failed."""
+    return StoreError("this blob was published, aborted or failed; begin another")
 
 
 def checked_name(name: str) -> str:

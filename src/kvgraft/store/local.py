@@ -22,7 +22,7 @@ from kvgraft.errors import (
     StoreReadOnly,
     Truncated,
 )
-from kvgraft.store.base import BlobReader, BlobWriter, checked_name
+from kvgraft.store.base import BlobReader, BlobWriter, checked_name, finished_writer
 
 _IOV_MAX = 1024  # Linux; POSIX promises only 16, but preadv exists where this holds
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -217,18 +217,20 @@ class _LocalWriter:
             raise store_error(error, self._path, "writing a blob") from error
 
     def write(self, data: bytes | memoryview) -> None:
+        fd = self._unfinished()
         rest = memoryview(data)
         try:
             while len(rest):
-                rest = rest[os.write(self._fd, rest) :]
+                rest = rest[os.write(fd, rest) :]
         except OSError as error:
             self.abort()
             raise store_error(error, self._path, "writing a blob") from error
 
     def publish(self, name: str) -> None:
+        fd = self._unfinished()
         try:
             checked_name(name)
-            os.fsync(self._fd)
+            os.fsync(fd)
             self._close()
             self._store.place(self._path, name)
         except NameRefused:
@@ -243,6 +245,11 @@ class _LocalWriter:
             self._close()
         with contextlib.suppress(OSError):
             self._path.unlink()
+
+    def _unfinished(self) -> int:
+        if self._fd < 0:
+            raise finished_writer()
+        return self._fd
 
     def _close(self) -> None:
         # Forgotten first: a close that fails has closed, and the number may be another file's.

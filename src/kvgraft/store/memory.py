@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kvgraft.errors import BlobNotFound, StoreError, Truncated
-from kvgraft.store.base import BlobReader, BlobWriter, checked_name
+from kvgraft.errors import BlobNotFound, Truncated
+from kvgraft.store.base import BlobReader, BlobWriter, checked_name, finished_writer
 
 
 class MemoryStore:
@@ -70,5 +70,5 @@ class _MemoryWriter:
 
     def _open_data(self) -> bytearray:
         if self._data is None:
-            raise StoreError("this blob is published or aborted; begin another")
+            raise finished_writer()
         return self._data

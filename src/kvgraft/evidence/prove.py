@@ -1,0 +1,202 @@
+"""Proof of exactness: cold and grafted runs in separate processes, compared by SHA-256.
+
+A sample passes when the digests of all its logits are equal *and* the grafted run reused exactly
+what it was expected to reuse: a run that computed everything again proves nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvgraft.errors import EngineError, KvgraftError, UsageError
+from kvgraft.evidence.worker import Job
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Proof:
+    """Counts out of `samples`; KL in nats, the largest over samples and steps.
+
+    `controls_detected` is true when every altered state was served and changed the digest.
+    `monolithic` is the difference from one stock call over the same text: it belongs to the
+    engine's arithmetic, not to grafting, and is never mixed with the rest.
+    """
+
+    model: str
+    samples: int
+    sha_equal: int
+    reused_as_expected: int
+    controls_detected: bool
+    kl_max: float
+    argmax_agree: float
+    rebuilt_equal: bool
+    monolithic: dict[str, float | int | None]
+    fingerprint: dict[str, str]
+    controls: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything that was claimed held."""
+        whole = self.sha_equal == self.reused_as_expected == self.samples
+        same = self.kl_max == 0.0 and self.argmax_agree == 1.0
+        return whole and same and self.controls_detected and self.rebuilt_equal
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data; `passed` included."""
+        return {"passed": self.passed, **asdict(self)}
+
+
+def prove(
+    model: str,
+    *,
+    samples: int = 50,
+    seed: int = 0,
+    options: dict[str, Any] | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> Proof:
+    """Run the proof. `options` go to the engine (dtype, device, threads, paranoid).
+
+    Raises:
+        UsageError: fewer than 5 samples (too few for controls).
+        EngineError: a worker process died.
+        KvgraftError: what a worker raised.
+    """
+    if samples < 5:
+        raise UsageError("a proof takes at least 5 samples")
+    with tempfile.TemporaryDirectory(prefix="kvgraft-prove-") as name:
+        folder = Path(name)
+        for kind in ("prepare", "cold", "graft"):
+            _work(Job(kind, model, name, samples, seed, options or {}), folder, progress)
+        return _compare(model, folder)
+
+
+def _work(job: Job, folder: Path, progress: Progress) -> None:
+    path = folder / f"{job.kind}-job.json"
+    path.write_text(json.dumps(asdict(job)), encoding="utf-8")
+    command = [sys.executable, "-m", "kvgraft.evidence.worker", str(path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            for line in process.stdout:
+                _hear(line, progress)
+        except BaseException:
+            process.kill()
+            raise
+        words = process.stderr.read()
+    if process.returncode:
+        raise EngineError(
+            f"the {job.kind} process ended with status {process.returncode}",
+            where=job.model,
+            hint=words.strip().splitlines()[-1] if words.strip() else "it said nothing",
+        )
+
+
+def _hear(line: str, progress: Progress) -> None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return  # a library's own chatter
+    if error := message.get("error"):
+        raised = KvgraftError(error["what"], where=error["where"], hint=error["hint"])
+        raised.code = error["code"]
+        raise raised
+    progress(message["stage"], message["done"], message["total"])
+
+
+def _compare(model: str, folder: Path) -> Proof:
+    prepared, cold, graft = (
+        json.loads((folder / f"{kind}.json").read_text(encoding="utf-8"))
+        for kind in ("prepare", "cold", "graft")
+    )
+    expected = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
+    failures: list[str] = []
+    equal = reused = agree = 0
+    kl_max = 0.0
+    for number, (mine, theirs, wanted) in enumerate(
+        zip(cold["samples"], graft["samples"], expected, strict=True)
+    ):
+        same = mine["sha256"] == theirs["sha256"]
+        asked = (theirs["reused_tokens"], theirs["calls_made"])
+        as_expected = asked == (wanted["reused"], wanted["calls"])
+        equal += same
+        reused += as_expected
+        if not (same and as_expected):
+            failures.append(f"sample {number} ({mine['tokens']} tokens): {theirs}")
+        left, right = (np.load(folder / f"{kind}-{number}.npy") for kind in ("cold", "graft"))
+        kl_max = max(kl_max, float(kl_divergence(left, right).max()))
+        agree += bool((left.argmax(axis=1) == right.argmax(axis=1)).all())
+    rebuilt = _rebuilt(prepared["raw_digests"], cold["raw_digests"], failures)
+    if not prepared["fingerprint"] == cold["fingerprint"] == graft["fingerprint"]:
+        failures.append("the processes had different fingerprints")
+    detected = [row["served"] and row["changed"] for row in graft["controls"]]
+    return Proof(
+        model=model,
+        samples=len(expected),
+        sha_equal=equal,
+        reused_as_expected=reused,
+        controls_detected=bool(detected) and all(detected),
+        kl_max=kl_max,
+        argmax_agree=agree / len(expected),
+        rebuilt_equal=rebuilt,
+        monolithic=_monolithic(folder, len(expected)),
+        fingerprint=graft["fingerprint"],
+        controls=graft["controls"],
+        failures=failures,
+    )
+
+
+def _rebuilt(stored: dict[str, str], again: dict[str, str], failures: list[str]) -> bool:
+    """Whether every object that the capturing process stored was made again, bit for bit."""
+    different = sorted(name for name in stored if stored[name] != again.get(name))
+    failures += [f"rebuilt differently, or not at all: {name}" for name in different]
+    return bool(stored) and not different
+
+
+def kl_divergence(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """KL(left || right) in nats of next-token distributions: logits `[rows, vocab]` -> `[rows]`."""
+    first, second = (_log_softmax(x.astype(np.float64)) for x in (left, right))
+    divergence: np.ndarray = (np.exp(first) * (first - second)).sum(axis=1)
+    return divergence
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    out: np.ndarray = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return out
+
+
+def _monolithic(folder: Path, count: int) -> dict[str, float | int | None]:
+    """Planned against monolithic: next-token logits of the whole prompt."""
+    largest, divergence, flips, seen = 0.0, 0.0, 0, 0
+    for number in range(count):
+        path = folder / f"monolithic-{number}.npy"
+        if not path.exists():
+            continue
+        stock = np.load(path)[None]
+        planned = np.load(folder / f"cold-{number}.npy")[:1]
+        largest = max(largest, float(np.abs(stock - planned).max()))
+        divergence = max(divergence, float(kl_divergence(stock, planned).max()))
+        flips += int(stock.argmax() != planned.argmax())
+        seen += 1
+    if not seen:
+        return {"samples": 0, "max_abs_logit": None, "kl_max": None, "argmax_flips": None}
+    return {
+        "samples": seen,
+        "max_abs_logit": largest,
+        "kl_max": divergence,
+        "argmax_flips": flips,
+    }

@@ -1,0 +1,72 @@
+"""Real text, and the prompts and splits that exactness is tested on."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvgraft.engines.base import Engine
+from kvgraft.errors import InputError
+from kvgraft.prompt import encode
+
+SHORTEST, LONGEST = 64, 4096
+DECODE_STEPS = 8
+_TEXT_CHARS_PER_TOKEN = 12  # more than any tokenizer here needs; texts are cut to tokens
+
+
+@dataclass(frozen=True)
+class Sample:
+    """`ids` are the whole prompt; its first `stored` tokens are captured by another process.
+
+    `reused` tokens, never none, are expected to be grafted, and `calls` calls to be made.
+    """
+
+    ids: tuple[int, ...]
+    stored: int
+    reused: int
+    calls: int
+
+
+def corpus() -> str:
+    """English prose that every Python carries: the language reference's topics."""
+    from pydoc_data.topics import topics
+
+    return inspect.cleandoc("\n\n".join(topics[name] for name in sorted(topics)))
+
+
+def make_samples(engine: Engine, count: int, seed: int = 0) -> list[Sample]:
+    """`count` prompts of 64 to 4,096 tokens (or what the context holds), spread by ratio, each
+    with a split; block boundaries and their neighbours are always among them.
+
+    Raises:
+        InputError: the context is too short for any sample.
+    """
+    longest = min(LONGEST, engine.context_tokens - DECODE_STEPS - 1)
+    if longest < SHORTEST:
+        raise InputError(f"a context of {engine.context_tokens} tokens is too short to sample")
+    block = engine.form.block
+    rng = np.random.default_rng(seed)
+    lengths = np.geomspace(SHORTEST, longest, count).astype(int)
+    text = corpus()
+    samples = []
+    for number, length in enumerate(int(length) for length in lengths):
+        if number % 5 == 1:  # on a block boundary, or one token beside it
+            length = max(1, length // block) * block + (number // 5) % 3 - 1
+            length = min(max(length, 2), longest)
+        start = int(rng.integers(0, len(text) - length * _TEXT_CHARS_PER_TOKEN))
+        ids = encode(engine.tokenizer, text[start : start + length * _TEXT_CHARS_PER_TOKEN])
+        samples.append(_split(engine, ids[:length], number, rng))
+    return samples
+
+
+def _split(engine: Engine, ids: tuple[int, ...], number: int, rng: np.random.Generator) -> Sample:
+    block, length = engine.form.block, len(ids)
+    # Every seventh sample is stored whole; so are those too short to have a block to graft.
+    whole = number % 7 == 3 or length <= block
+    suffix = int(rng.integers(1, block + block // 2))
+    stored = length if whole else max(block, length - suffix)
+    reused = length if whole else stored // block * block
+    calls = 0 if whole else -(-length // block) - reused // block
+    return Sample(ids, stored, reused, calls)
