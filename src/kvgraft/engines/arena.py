@@ -257,7 +257,9 @@ class ArenaContext:
         self._pool = pool
         self._failed = False
         self._end_length = 0  # the length whose end point `_end` is; 0 where there is none
-        self._end = np.zeros(arena.spec.hidden_dim, storage_dtype(arena.spec.hidden_dtype))
+        self._end: np.ndarray = np.zeros(
+            arena.spec.hidden_dim, storage_dtype(arena.spec.hidden_dtype)
+        )
 
     @property
     def arena(self) -> Arena:
@@ -280,19 +282,23 @@ class ArenaContext:
     def _appending(self, ids: np.ndarray, rows: int) -> Iterator[Arena]:
         """Around a call that appends `ids` in a shape of `rows` rows and sets `_end`."""
         arena = self.arena
-        count = len(ids)
-        end = arena.length + count
+        start, count = arena.length, len(ids)
         if not 1 <= count <= rows <= arena.block:
             raise EngineError(f"a call of {count} tokens in {rows} rows, blocks of {arena.block}")
-        if end > self.capacity:
-            raise EngineError(f"{end} tokens do not fit the context's {self.capacity}")
+        if start + count > self.capacity:
+            raise EngineError(f"{start} + {count} tokens do not fit the room of {self.capacity}")
         check_vocabulary(ids, self._vocabulary)
+        end_length, self._end_length = self._end_length, 0
         self._failed = True
-        self._end_length = 0
-        yield arena
-        if arena.length != end:
-            raise EngineError(f"the call left {arena.length} tokens in the context, not {end}")
-        self._end_length = end
+        try:
+            yield arena
+        except BaseException:
+            if all(layer.length == start for layer in arena.layers):  # refused, nothing appended
+                self._failed, self._end_length = False, end_length
+            raise
+        if arena.length != start + count:
+            raise EngineError(f"a call of {count} tokens left {arena.length} after {start}")
+        self._end_length = start + count
         self._failed = False
 
     def _end_point(self) -> np.ndarray:

@@ -24,7 +24,6 @@ from kvgraft.engines.modelcache import (
     MEGABYTE,
     Progress,
     Say,
-    cache_root,
     complete_manifest,
     converted_folders,
     folder_bytes,
@@ -36,6 +35,7 @@ from kvgraft.engines.modelcache import (
     store_errors,
     sync_folder,
 )
+from kvgraft.engines.modelcache import cache_root as cache_root  # part of this module's face
 from kvgraft.errors import DownloadFailed, UnknownModel
 from kvgraft.limits import READ_SLICE_BYTES
 

@@ -10,7 +10,14 @@ import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from kvgraft.blob.payload import ChunkPlace
-from kvgraft.engines.arena import Arena, ArenaPool, LayerBuffer, storage_dtype
+from kvgraft.engines.arena import (
+    Arena,
+    ArenaContext,
+    ArenaPool,
+    LayerBuffer,
+    check_vocabulary,
+    lanes_capacity,
+)
 from kvgraft.errors import EngineError
 from kvgraft.state import LayerKind, Role
 
@@ -54,10 +61,12 @@ class RoomLayer(CacheLayerMixin):
         for half, host in zip((self.key, self.value), self.host, strict=True):
             half[:, : self.buffer.rows] = host[:, : self.buffer.rows].to(half.device)
 
-    def download(self) -> None:
-        """Device to host mirror, the rows in use."""
+    def download(self, count: int | None = None) -> None:
+        """Device to host mirror: the last `count` rows in use, or all of them."""
+        end = self.buffer.rows
+        rows = slice(0 if count is None else max(0, end - count), end)
         for half, host in zip((self.key, self.value), self.host, strict=True):
-            host[:, : self.buffer.rows] = half[:, : self.buffer.rows].cpu()
+            host[:, rows] = half[:, rows].cpu()
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         return
@@ -92,47 +101,31 @@ def open_cache(arena: Arena, engine: TransformersEngine) -> Cache:
     )
 
 
-class TransformersContext:
+class TransformersContext(ArenaContext):
     """See `kvgraft.engines.base.Context`."""
 
-    def __init__(self, engine: TransformersEngine, arena: Arena, pool: ArenaPool) -> None:
+    def __init__(
+        self, engine: TransformersEngine, arena: Arena, pool: ArenaPool, capacity: int
+    ) -> None:
+        super().__init__(arena, pool, capacity, engine.vocabulary)
         self._engine = engine
-        self._arena: Arena | None = arena
-        self._pool = pool
         self._cache = open_cache(arena, engine)
-        self.capacity = arena.capacity
         self._hidden: torch.Tensor | None = None
-        self._end: np.ndarray = np.zeros(
-            engine.spec.hidden_dim, storage_dtype(engine.spec.hidden_dtype)
-        )
-
-    @property
-    def arena(self) -> Arena:
-        """The live arena.
-
-        Raises:
-            EngineError: the context is closed.
-        """
-        if self._arena is None:
-            raise EngineError("the context is closed")
-        return self._arena
-
-    @property
-    def length(self) -> int:
-        return self.arena.length
 
     @torch.inference_mode()
     def run(self, ids: np.ndarray, rows: int) -> None:
-        padded = np.full(rows, self._engine.form.pad_id, np.int64)
-        padded[: len(ids)] = ids
-        hidden = self._engine.forward(padded[None], self._cache, self.length)
-        self.arena.finish_call(rows - len(ids))
-        self._remember(hidden[0, : len(ids)])
+        with self._appending(ids, rows) as arena:
+            padded = np.full(rows, self._engine.form.pad_id, np.int64)
+            padded[: len(ids)] = ids
+            hidden = self._engine.forward(padded[None], self._cache, arena.length)
+            arena.finish_call(rows - len(ids))
+            self._remember(hidden[0, : len(ids)])
 
     @torch.inference_mode()
     def decode(self, token: int) -> None:
-        hidden = self._engine.forward(np.array([[token]]), self._cache, self.length)
-        self._remember(hidden[0])
+        ids = np.array([token], np.int64)
+        with self._appending(ids, 1) as arena:
+            self._remember(self._engine.forward(ids[None], self._cache, arena.length)[0])
 
     def _remember(self, hidden: torch.Tensor) -> None:
         self._hidden = hidden
@@ -143,7 +136,8 @@ class TransformersContext:
 
     @torch.inference_mode()
     def logits(self) -> np.ndarray:
-        end = torch.from_numpy(self._end).view(TORCH_DTYPES[self._engine.spec.hidden_dtype])
+        dtype = TORCH_DTYPES[self._engine.spec.hidden_dtype]
+        end = torch.from_numpy(self._end_point()).view(dtype)
         return self._engine.head(end[None, None].to(self._engine.device))[0, 0]
 
     @torch.inference_mode()
@@ -153,39 +147,31 @@ class TransformersContext:
         return self._engine.head(self._hidden[None])[0]
 
     def export_views(self, role: Role, place: ChunkPlace) -> list[np.ndarray]:
-        if role is Role.END:
-            return [self._end]
-        self._download()
-        return self.arena.export_views(role, place)
-
-    def import_views(self, role: Role, place: ChunkPlace, length: int) -> list[np.ndarray]:
-        if role is Role.END:
-            return [self._end]
-        return self.arena.import_views(role, place, length)
+        self._download(role, place.count)
+        return self._export(role, place)
 
     def commit(self, length: int) -> None:
-        self.arena.place(length)
+        self._commit(length)
         if self._engine.mirrored:
             for layer in self._cache.layers:
                 layer.upload()
         self.arena.settle()
 
-    def _download(self) -> None:
+    def _download(self, role: Role | None = None, count: int | None = None) -> None:
+        """Bring the mirror up to date: of one role's layers, or all; the last rows, or all."""
         if self._engine.mirrored:
             for layer in self._cache.layers:
-                layer.download()
+                if role in (None, layer.buffer.spec.role):
+                    layer.download(count)
 
     def fork(self, lanes: int, new_tokens: int) -> TransformersLanes:
-        self._download()
         engine = self._engine
-        arena = Arena(engine.spec, self.length + new_tokens, engine.form.block, lanes)
+        capacity = lanes_capacity(self.length, lanes, new_tokens, engine.context_tokens)
+        logits = np.repeat(self.logits()[None], lanes, axis=0)
+        self._download()
+        arena = Arena(engine.spec, capacity, engine.form.block, lanes)
         self.arena.copy_into(arena)
-        return TransformersLanes(engine, arena, np.repeat(self.logits()[None], lanes, axis=0))
-
-    def close(self) -> None:
-        if self._arena is not None:
-            self._pool.give(self._arena)
-            self._arena = None
+        return TransformersLanes(engine, arena, logits)
 
 
 class TransformersLanes:
@@ -194,36 +180,52 @@ class TransformersLanes:
     def __init__(self, engine: TransformersEngine, arena: Arena, logits: np.ndarray) -> None:
         self._engine = engine
         self._logits = logits
-        self._adopt(arena)
+        self._open: Arena | None = arena
+        self._cache = self._cache_over(arena)
 
-    def _adopt(self, arena: Arena) -> None:
-        self._arena = arena
-        self._cache = open_cache(arena, self._engine)
+    def _cache_over(self, arena: Arena) -> Cache:
+        cache = open_cache(arena, self._engine)
         if self._engine.mirrored:
-            for layer in self._cache.layers:
+            for layer in cache.layers:
                 layer.upload()
+        return cache
+
+    def _live(self) -> Arena:
+        if self._open is None:
+            raise EngineError("the lanes are closed, or a step in them failed")
+        return self._open
 
     @property
     def count(self) -> int:
-        return self._arena.lanes
+        return self._live().lanes
 
     def logits(self) -> np.ndarray:
+        self._live()
         return self._logits
 
     @torch.inference_mode()
     def step(self, tokens: np.ndarray) -> None:
+        arena = self._live()
+        if len(tokens) != arena.lanes:
+            raise EngineError(f"{len(tokens)} tokens for {arena.lanes} lanes")
+        if arena.length + 1 > arena.capacity:
+            raise EngineError(f"the lanes have room for {arena.capacity} tokens, not for one more")
         ids = np.asarray(tokens, np.int64)[:, None]
-        hidden = self._engine.forward(ids, self._cache, self._arena.length)
+        check_vocabulary(ids, self._engine.vocabulary)
+        self._open = None  # a step that fails half-way leaves nothing to go on with
+        hidden = self._engine.forward(ids, self._cache, arena.length)
         self._logits = self._engine.head(hidden)[:, 0]
+        self._open = arena
 
     def keep(self, lanes: Sequence[int]) -> None:
+        old = self._live()
         if self._engine.mirrored:
             for layer in self._cache.layers:
                 layer.download()
-        arena = Arena(self._engine.spec, self._arena.capacity, self._engine.form.block, len(lanes))
-        self._arena.copy_into(arena, lanes)
+        arena = Arena(self._engine.spec, old.capacity, self._engine.form.block, len(lanes))
+        old.copy_into(arena, lanes)
         self._logits = self._logits[list(lanes)]
-        self._adopt(arena)
+        self._open, self._cache = arena, self._cache_over(arena)
 
     def close(self) -> None:
-        self._arena.reset()
+        self._open = None

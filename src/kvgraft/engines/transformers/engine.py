@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import logging
 from collections.abc import Callable
@@ -15,13 +14,20 @@ import transformers
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
-from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from kvgraft.engines.arena import ArenaPool
-from kvgraft.engines.base import Capabilities
+from kvgraft.engines.base import Capabilities, Tokenizer
 from kvgraft.engines.transformers.context import TORCH_DTYPES, TransformersContext
+from kvgraft.engines.transformers.head import Head
+from kvgraft.engines.transformers.settings import kernel_settings, thread_count
 from kvgraft.engines.transformers.tokenizer import TransformersTokenizer
-from kvgraft.errors import EngineError, UnreadableModel, UnsupportedModel, UsageError
+from kvgraft.errors import (
+    EngineError,
+    KvgraftError,
+    UnreadableModel,
+    UnsupportedModel,
+    UsageError,
+)
 from kvgraft.identity import Fingerprint, WeightsDigests, cpu_class, digest_json
 from kvgraft.plan import PlanForm
 from kvgraft.state import LayerKind, LayerSpec, StateSpec
@@ -29,9 +35,12 @@ from kvgraft.state import LayerKind, LayerSpec, StateSpec
 # Chosen by measurement: docs/decisions/0001-plan-form.md.
 PLAN = PlanForm(block=256, rungs=(32, 64, 128, 256))
 _DTYPE_NAMES = {torch_dtype: name for name, torch_dtype in TORCH_DTYPES.items()}
-_ISA_VARIABLES = (
+# Read by the kernel libraries themselves; torch's own settings are in `kernel_settings`.
+_KERNEL_VARIABLES = (
     "ONEDNN_MAX_CPU_ISA",
     "DNNL_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE",
     "ATEN_CPU_CAPABILITY",
     "MKL_ENABLE_INSTRUCTIONS",
     "MKL_CBWR",
@@ -49,7 +58,7 @@ class TransformersEngine:
     def __init__(
         self,
         model: nn.Module,
-        tokenizer: TransformersTokenizer,
+        tokenizer: Tokenizer,
         *,
         source: str,
         weights_digest: str,
@@ -62,37 +71,48 @@ class TransformersEngine:
         self.form = form
         self.device = next(model.parameters()).device
         self.mirrored = self.device.type != "cpu" if mirrored is None else mirrored
-        config = model.config.get_text_config()
-        self.context_tokens = int(config.max_position_embeddings)
+        self.context_tokens = _context_tokens(model)
+        self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._base = model.base_model
         parameters = inspect.signature(self._base.forward).parameters
         self._cache_name = "cache" if "cache" in parameters else "past_key_values"
-        self._head, self._fixed = _head_of(model)
-        self.spec = self._measure_spec(config)
-        self.threads = torch.get_num_threads()
+        self.threads = thread_count()
+        self._settings = kernel_settings(self.device)
+        self.spec, self._head = self._try_one_token()
         self.fingerprint = self._fingerprint(weights_digest)
         self._pool = ArenaPool(self.spec, form.block)
 
-    def _measure_spec(self, config: Any) -> StateSpec:
+    @torch.inference_mode()
+    def _try_one_token(self) -> tuple[StateSpec, Head]:
         """Layer kinds from the cache that transformers itself would use, sizes from one token."""
-        if getattr(config, "attention_chunk_size", None):
+        if getattr(self._model.config.get_text_config(), "attention_chunk_size", None):
             raise UnsupportedModel("chunked-local attention is not carried by this version")
-        cache = DynamicCache(config=config)
-        with torch.inference_mode():
-            arguments = {self._cache_name: cache}
-            output = self._base(
-                torch.tensor([[1]], device=self.device), use_cache=True, **arguments
-            )
+        if self._base is self._model:
+            raise UnsupportedModel("the model has no body apart from its head")
+        ids = np.ones((1, 1), np.int64)
+        try:
+            cache = DynamicCache(config=self._model.config.get_text_config())
+            output = self._body(ids, cache, 0)
+            hidden = output.last_hidden_state
+            head = Head(self._model, output)
+            head.check(hidden, self._model(torch.from_numpy(ids).to(self.device)).logits)
+        except KvgraftError:
+            raise
+        except Exception as error:  # whatever a model of another kind makes of these arguments
+            raise UnsupportedModel(
+                f"{type(self._model).__name__} does not run with a key-value cache as this version"
+                f" gives it: {error_line(error)}",
+                hint="models of full and sliding-window attention layers are supported",
+            ) from error
         layers = tuple(_layer_spec(number, layer) for number, layer in enumerate(cache.layers))
-        hidden = output.last_hidden_state
-        return StateSpec(layers, hidden.shape[-1], _DTYPE_NAMES[hidden.dtype])
+        return StateSpec(layers, hidden.shape[-1], _DTYPE_NAMES[hidden.dtype]), head
 
     def _fingerprint(self, weights_digest: str) -> Fingerprint:
         config = self._model.config.to_dict()
         for name in _CONFIG_NAMES:
             config.pop(name, None)
         dtype = _DTYPE_NAMES[next(self._model.parameters()).dtype]
-        device = cpu_class(_ISA_VARIABLES)
+        device = cpu_class(_KERNEL_VARIABLES)
         if self.device.type == "cuda":
             properties = torch.cuda.get_device_properties(self.device)
             device = f"cuda/{properties.name}/sm_{properties.major}{properties.minor}"
@@ -107,7 +127,7 @@ class TransformersEngine:
                 "dtype": dtype,
                 "kv_dtype": "/".join(sorted({layer.dtype for layer in self.spec.layers})),
                 "attention": str(self._model.config._attn_implementation),
-                "device": device,
+                "device": f"{device}/{self._settings}",
                 "threads": str(self.threads),
                 "plan": self.form.name,
             }
@@ -116,82 +136,101 @@ class TransformersEngine:
     def open_context(self, capacity: int) -> TransformersContext:
         if not 0 < capacity <= self.context_tokens:
             raise EngineError(f"capacity {capacity} is not within 1..{self.context_tokens}")
-        return TransformersContext(self, self._pool.take(capacity), self._pool)
+        return TransformersContext(self, self._pool.take(capacity), self._pool, capacity)
+
+    def _check_unchanged(self) -> None:
+        """Refuse to compute under settings that the fingerprint does not tell.
+
+        Raises:
+            EngineError: the process has changed them since the engine was opened.
+        """
+        if thread_count() != self.threads:
+            raise EngineError(
+                f"torch runs {thread_count()} threads, the fingerprint says {self.threads}:"
+                " other thread counts give other bits",
+                hint="leave torch.set_num_threads alone after opening an engine",
+            )
+        if (settings := kernel_settings(self.device)) != self._settings:
+            raise EngineError(
+                f"torch's settings are {settings}, the fingerprint says {self._settings}:"
+                " other kernels give other bits",
+                hint="leave autocast, precision and kernel settings alone around an engine",
+            )
+
+    def _body(self, ids: np.ndarray, cache: Any, start: int) -> Any:
+        positions = torch.arange(start, start + ids.shape[1], device=self.device)
+        arguments = {self._cache_name: cache}
+        return self._base(
+            input_ids=torch.from_numpy(np.ascontiguousarray(ids)).to(self.device),
+            position_ids=positions[None].expand(ids.shape[0], -1),
+            use_cache=True,
+            **arguments,
+        )
 
     def forward(self, ids: np.ndarray, cache: Any, start: int) -> torch.Tensor:
         """Final hidden states `[lanes, rows, hidden]` of `ids` int64 `[lanes, rows]`, which
         stand at positions `start` and on; the cache takes their states.
 
         Raises:
-            EngineError: the thread count is not the fingerprint's any more.
+            EngineError: past the model's context, or torch's threads or settings were changed.
         """
-        if torch.get_num_threads() != self.threads:
+        self._check_unchanged()
+        if start + ids.shape[1] > self.context_tokens:
             raise EngineError(
-                f"torch runs {torch.get_num_threads()} threads, the fingerprint says"
-                f" {self.threads}: other thread counts give other bits",
-                hint="leave torch.set_num_threads alone after opening an engine",
+                f"{ids.shape[1]} rows from position {start} on pass the model's context of"
+                f" {self.context_tokens}"
             )
-        positions = torch.arange(start, start + ids.shape[1], device=self.device)
-        arguments = {self._cache_name: cache}
-        output = self._base(
-            input_ids=torch.from_numpy(np.ascontiguousarray(ids)).to(self.device),
-            position_ids=positions[None].expand(ids.shape[0], -1),
-            use_cache=True,
-            **arguments,
-        )
-        hidden: torch.Tensor = output.last_hidden_state
+        hidden: torch.Tensor = self._body(ids, cache, start).last_hidden_state
         return hidden
 
     def head(self, hidden: torch.Tensor) -> np.ndarray:
         """Logits float32 `[lanes, rows, vocab]` of hidden states `[lanes, rows, hidden]`.
 
-        It is the model's own code behind its body, whatever that does (scaling, soft caps).
+        Raises:
+            EngineError: torch's threads or settings were changed.
         """
-        self._fixed.hidden = hidden
-        try:
-            logits = self._head(input_ids=None, use_cache=False).logits
-        finally:
-            self._fixed.hidden = None
-        array: np.ndarray = logits.float().cpu().numpy()
+        self._check_unchanged()  # a context that was restored whole runs nothing but its head
+        array: np.ndarray = self._head.logits(hidden).float().cpu().numpy()
         return array
 
     @torch.inference_mode()
     def monolithic_logits(self, ids: np.ndarray) -> np.ndarray:
         """Next-token logits float32 `[vocab]` of a prompt run in one stock call, without the
-        plan: what `prove` reports beside exactness."""
+        plan: what `prove` reports beside exactness.
+
+        Raises:
+            EngineError: past the model's context, or torch's threads or settings were changed.
+        """
         cache = DynamicCache(config=self._model.config.get_text_config())
-        tokens = torch.from_numpy(np.asarray(ids, np.int64))[None].to(self.device)
-        arguments = {self._cache_name: cache}
-        hidden = self._base(tokens, use_cache=True, **arguments).last_hidden_state
+        hidden = self.forward(np.asarray(ids, np.int64)[None], cache, 0)
         return self.head(hidden[:, -1:])[0, 0]
 
     def close(self) -> None:
         self._pool = ArenaPool(self.spec, self.form.block)
 
 
-class _FixedHidden(nn.Module):
-    """Stands where the model's body was: returns the hidden states it was given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden: torch.Tensor | None = None
-
-    def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=self.hidden)
+def error_line(error: Exception) -> str:
+    """The first line of an error of whatever kind."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def _head_of(model: nn.Module) -> tuple[nn.Module, _FixedHidden]:
-    """The model without its body: a shallow copy that shares every weight."""
-    fixed = _FixedHidden()
-    head = copy.copy(model)
-    head.__dict__["_modules"] = {**model._modules, model.base_model_prefix: fixed}
-    return head, fixed
+def _context_tokens(model: nn.Module) -> int:
+    config = model.config.get_text_config()
+    tokens = getattr(config, "max_position_embeddings", None)
+    if not isinstance(tokens, int):
+        raise UnsupportedModel(f"the config of {type(model).__name__} states no longest context")
+    return tokens
 
 
 def _layer_spec(number: int, layer: Any) -> LayerSpec:
-    if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or not layer.is_initialized:
+    if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
         raise UnsupportedModel(
             f"layer {number} is a {type(layer).__name__}, which this version does not carry",
+            hint="models of full and sliding-window attention layers are supported",
+        )
+    if not layer.is_initialized:
+        raise UnsupportedModel(
+            f"layer {number} puts no keys and values into the cache",
             hint="models of full and sliding-window attention layers are supported",
         )
     key, value = layer.keys, layer.values
@@ -224,7 +263,7 @@ def load(
 
     Raises:
         UnreadableModel: files are missing, cut short or of an unknown kind.
-        UnsupportedModel: a layer kind that is not carried.
+        UnsupportedModel: a layer kind that is not carried, or an adapter.
         UsageError: unknown dtype or device.
     """
     torch_dtype = getattr(torch, dtype, None)
@@ -232,6 +271,13 @@ def load(
         raise UsageError(f"unknown dtype {dtype!r}", hint="bfloat16, float16 or float32")
     if device != "cpu" and not torch.cuda.is_available():
         raise UsageError(f"no device {device!r} here", hint="use cpu")
+    if (folder / "adapter_config.json").exists():
+        # transformers would load the adapter and, by its name, a base model from elsewhere
+        raise UnsupportedModel(
+            "the folder holds an adapter, which this version does not carry",
+            where=str(folder),
+            hint="merge the adapter into its base model and save that",
+        )
     if threads is not None:
         torch.set_num_threads(threads)
     digests = WeightsDigests(cache / "weights.sqlite3", paranoid=paranoid)
@@ -249,7 +295,7 @@ def load(
         raise
     except Exception as error:  # transformers and safetensors raise many kinds for bad files
         raise UnreadableModel(
-            f"transformers cannot load the model: {str(error).strip().splitlines()[0]}",
+            f"transformers cannot load the model: {error_line(error)}",
             where=str(folder),
             hint="check that config.json, *.safetensors and tokenizer.json are whole",
         ) from error

@@ -1,9 +1,9 @@
 r"""Are two answers the same mathematics? Runs in a worker process only: see `worker_main`.
 
 `math_verify` parses and proposes; its yes stands unless a check here refutes it, because it
-forgives more than a key may: values that differ in the seventh place, a set for a point, two
-equations without a real solution. Cheap cases are decided before it: plain numbers exactly, equal
-texts, words.
+forgives more than a key may: values that differ in the seventh place, a set for a point, an
+equation for its right side. Cheap cases are decided before it: plain numbers exactly, equal texts,
+words, constants that differ.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def load() -> Any:
 def compare(gold: str, given: str) -> dict[str, Any]:
     """Whether `given` says what `gold` says: {"equal": bool, "how": str}.
 
-    `how` is what decided: "units", "number", "text", "word", "symbolic", or "refuted: ..." where
-    math_verify said yes and a check here no.
+    `how` is what decided: "units", "number", "text", "word", "symbolic" (math_verify), or
+    "refuted: ..." where math_verify said yes and a check here no.
     """
     one, other = normalise(gold), normalise(given)
     number, other_number = parse_number(one.text), parse_number(other.text)
@@ -91,14 +91,15 @@ def _units_differ(one: Normal, other: Normal, number: Number | None) -> bool:
 
 def _symbolic(gold: str, given: str) -> dict[str, Any]:
     one, other = _as_union(gold, _parse(gold)), _as_union(given, _parse(given))
+    if _values_differ(one[0], other[0]):
+        # Asked first: to find that two constants differ can take sympy very long.
+        return {"equal": False, "how": "number"}
     # No time-outs of its own: they are signals, and the worker has its limit from outside.
     equal = _math_verify.verify(
         one, other, strict=True, allow_set_relation_comp=True, timeout_seconds=None
     )
-    if not equal:
-        return {"equal": False, "how": "symbolic"}
-    refuted = _refuted(gold, one[0], given, other[0])
-    return {"equal": not refuted, "how": f"refuted: {refuted}" if refuted else "symbolic"}
+    refuted = equal and _refuted(gold, one[0], given, other[0])
+    return {"equal": bool(equal and not refuted), "how": refuted or "symbolic"}
 
 
 def _parse(text: str) -> list[Any]:
@@ -121,6 +122,16 @@ def _as_union(text: str, parsed: list[Any]) -> list[Any]:
         return parsed
 
 
+def _values_differ(gold: Any, given: Any) -> bool:
+    """Whether two constants, or two of their members or places, are different numbers."""
+    if isinstance(gold, _sympy.Eq) and isinstance(given, _sympy.Eq):
+        return False  # 2x = 10 and x = 5
+    gold, given = _right_side(gold), _right_side(given)
+    pairs = list(zip(_elements(gold), _elements(given), strict=False)) or [(gold, given)]
+    numbers = [(_number(one), _number(other)) for one, other in pairs]
+    return any(one and other and not same_number(one, other) for one, other in numbers)
+
+
 def _refuted(gold_text: str, gold: Any, given_text: str, given: Any) -> str:
     """Why two parsed answers differ although math_verify takes them for one; "" if they do not."""
     if isinstance(gold, str) or isinstance(given, str):
@@ -128,17 +139,14 @@ def _refuted(gold_text: str, gold: Any, given_text: str, given: Any) -> str:
     if _is_set(gold_text, gold) != _is_set(given_text, given) and (
         _is_point(gold) or _is_point(given)
     ):
-        return "a set is not a point"
+        return "refuted: a set is not a point"
     if _is_false_equation(given):
-        return "the equation is false"
-    if isinstance(gold, _sympy.Eq) and isinstance(given, _sympy.Eq):
-        return "" if _same_equation(gold, given) else "equations without solutions"
-    gold, given = _right_side(gold), _right_side(given)
-    pairs = list(zip(_elements(gold), _elements(given), strict=False))
-    numbers = [(_number(one), _number(other)) for one, other in pairs or [(gold, given)]]
-    for one, other in numbers:
-        if one is not None and other is not None and not same_number(one, other):
-            return "the values differ"
+        return "refuted: the equation is false"
+    if isinstance(given, _sympy.Eq):
+        if isinstance(gold, _sympy.Eq):
+            return "" if _same_equation(gold, given) else "refuted: equations without solutions"
+        if not _names_something(given.lhs):
+            return "refuted: an equation is not its right side"
     return ""
 
 
@@ -156,6 +164,15 @@ def _is_false_equation(value: Any) -> bool:
         isinstance(part, _sympy.Eq) and not part.free_symbols and part.doit() is _sympy.false
         for part in parts
     )
+
+
+def _names_something(left: Any) -> bool:
+    """Whether `left = 7` states a value: `x`, `f(x)`, `AB`, `(x, y)`, `3 + 4`; not `2x`, `x^2`."""
+    if not left.free_symbols or isinstance(left, _sympy.core.function.AppliedUndef):
+        return True
+    if parts := _elements(left):
+        return all(map(_names_something, parts))
+    return left.is_Symbol or (left.is_Mul and all(part.is_Symbol for part in left.args))
 
 
 def _same_equation(gold: Any, given: Any) -> bool:

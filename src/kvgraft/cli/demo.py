@@ -1,0 +1,214 @@
+"""The demonstration: a real model learns a dozen problems, forgets nothing, and proves it.
+
+Every phase is a process of its own, so what is recalled can only have come from disk.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from kvgraft.errors import EngineError, KvgraftError
+from kvgraft.library.problem import Problem, read_problems
+
+PROBLEMS = Path(__file__).with_name("demo_problems.jsonl")
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """`attempts` lanes of at most `max_tokens` tokens; `threads` None leaves torch's own."""
+
+    model: str = "demo:smollm2"
+    attempts: int = 16
+    max_tokens: int = 80
+    seed: int = 0
+    threads: int | None = None
+
+
+def run_demo(
+    options: DemoOptions,
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Run all phases and return what they saw, with totals.
+
+    Raises:
+        EngineError: a phase's process died.
+        KvgraftError: what a phase raised.
+    """
+    problems = read_problems(PROBLEMS)
+    with tempfile.TemporaryDirectory(prefix="kvgraft-demo-") as name:
+        folder = Path(name)
+        learn = _phase(options, folder, "learn", "store", progress, say)
+        recall = _phase(options, folder, "recall", "store", progress, say)
+        near = _phase(options, folder, "near", "store", progress, say)
+        emptied = _phase(options, folder, "recall", "emptied", progress, say)
+    return _summary(options, problems, learn, recall, near, emptied)
+
+
+def _phase(
+    options: DemoOptions,
+    folder: Path,
+    phase: str,
+    store: str,
+    progress: Callable[[str, int, int], None],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    job, result = folder / f"{phase}-{store}.job", folder / f"{phase}-{store}.json"
+    what = {
+        "phase": phase,
+        "model": options.model,
+        "store": str(folder / store),
+        "problems": str(PROBLEMS),
+        "attempts": options.attempts,
+        "max_tokens": options.max_tokens,
+        "seed": options.seed,
+        "threads": options.threads,
+    }
+    job.write_text(json.dumps(what), encoding="utf-8")
+    command = [sys.executable, "-m", "kvgraft.cli.demo_phase", str(job), str(result)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                _hear(line, progress, say)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
+        raise EngineError(f"the {phase} phase ended with status {process.returncode}")
+    seen: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
+    return seen
+
+
+def _hear(line: str, progress: Callable[[str, int, int], None], say: Callable[[str], None]) -> None:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return  # a library's own chatter
+    if error := message.get("error"):
+        raised = KvgraftError(error["what"], where=error["where"], hint=error["hint"])
+        raised.code = error["code"]
+        raise raised
+    if "say" in message:
+        say(message["say"])
+    else:
+        progress(message["stage"], message["done"], message["total"])
+
+
+def _summary(
+    options: DemoOptions,
+    problems: list[Problem],
+    learn: dict[str, Any],
+    recall: dict[str, Any],
+    near: dict[str, Any],
+    emptied: dict[str, Any],
+) -> dict[str, Any]:
+    rows = [
+        {"problem": problem.text, "before": before, "solving": solving, "after": after}
+        for problem, before, solving, after in zip(
+            problems, learn["asked"], learn["solved"], recall["asked"], strict=True
+        )
+    ]
+    replayed = [row["after"] for row in rows if row["after"]["how"] == "replayed"]
+    totals = {
+        "problems": len(rows),
+        "right_before": sum(row["before"]["right"] for row in rows),
+        "right_after": sum(row["after"]["right"] for row in rows),
+        "replayed": len(replayed),
+        "recorded": sum(row["after"]["how"] == "recorded" for row in rows),
+        "replays_byte_exact": sum(after["same_bytes_cold"] is True for after in replayed),
+        "replay_tokens_median": median(a["tokens"] for a in replayed) if replayed else None,
+        "replay_seconds_median": median(a["seconds"] for a in replayed) if replayed else None,
+        "solving_tokens": sum(row["solving"]["decode_tokens"] for row in rows),
+        "solving_seconds": sum(row["solving"]["seconds"] for row in rows),
+        "stored_bytes": learn["stored_bytes"],
+        "right_with_library_emptied": sum(one["right"] for one in emptied["asked"]),
+        "replayed_with_library_emptied": sum(one["how"] != "fresh" for one in emptied["asked"]),
+        "near_misses_asked": len(near["asked"]),
+        "near_misses_replayed": sum(one["how"] != "fresh" for one in near["asked"]),
+    }
+    return {"model": options.model, "rows": rows, "totals": totals, "near_misses": near["asked"]}
+
+
+def passed(result: dict[str, Any]) -> bool:
+    """Whether the demonstration showed what it claims: more right answers from memory, every
+    replay byte-exact, and both controls held."""
+    totals = result["totals"]
+    return bool(
+        totals["right_after"] > totals["right_before"]
+        and totals["replayed"] > 0
+        and totals["replays_byte_exact"] == totals["replayed"]
+        and totals["replayed_with_library_emptied"] == 0
+        and totals["near_misses_replayed"] == 0
+    )
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """The one table, and the lines under it."""
+    table = Table(title=f"{result['model']}: asked, solved and verified, asked again from disk")
+    table.add_column("problem", overflow="fold")
+    for name in ("first try", "tokens", "s", "solving: tokens", "s", "again", "tokens", "s"):
+        table.add_column(name, justify="left" if name in ("first try", "again") else "right")
+    table.add_column("bytes equal")
+    for row in result["rows"]:
+        before, solving, after = row["before"], row["solving"], row["after"]
+        exact = {True: "yes", False: "NO", None: "-"}[after["same_bytes_cold"]]
+        table.add_row(
+            row["problem"],
+            _mark(before),
+            str(before["tokens"]),
+            f"{before['seconds']:.2f}",
+            str(solving["decode_tokens"]),
+            f"{solving['seconds']:.1f}",
+            f"{_mark(after)} {after['how']}",
+            str(after["tokens"]),
+            f"{after['seconds']:.2f}",
+            exact,
+        )
+    console.print(table)
+    for line in _lines(result["totals"]):
+        console.print(line)
+
+
+def _mark(asked: dict[str, Any]) -> str:
+    return ("right" if asked["right"] else "wrong") + f" ({str(asked['answer'])[:12]})"
+
+
+def _lines(totals: dict[str, Any]) -> list[str]:
+    count = totals["problems"]
+    out = [
+        f"right answers: {totals['right_before']} of {count} on the first try,"
+        f" {totals['right_after']} of {count} asked again",
+        f"{totals['replayed']} replayed from disk by the model, {totals['recorded']} kept as text"
+        f" only; {totals['stored_bytes'] / 1e6:.1f} MB stored",
+        f"byte-exact: {totals['replays_byte_exact']} of {totals['replayed']} replays have the"
+        " SHA-256 of a cold run's logits",
+    ]
+    if totals["replayed"]:
+        ratio = totals["solving_tokens"] / totals["replay_tokens_median"] / count
+        out.append(
+            f"median replay: {totals['replay_tokens_median']:.0f} decode tokens,"
+            f" {totals['replay_seconds_median']:.2f} s; solving took"
+            f" {totals['solving_tokens']} tokens, {totals['solving_seconds']:.0f} s in all"
+            f" ({ratio:.0f} times the tokens)"
+        )
+    out.append(
+        f"control, library emptied: {totals['replayed_with_library_emptied']} replayed,"
+        f" {totals['right_with_library_emptied']} of {count} right"
+    )
+    out.append(
+        f"control, near miss ('at most' for 'at least'): {totals['near_misses_replayed']} of"
+        f" {totals['near_misses_asked']} replayed"
+    )
+    return out
