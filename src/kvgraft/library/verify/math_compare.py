@@ -17,9 +17,19 @@ from typing import Any
 
 from kvgraft import limits
 from kvgraft.library.verify.normalise import Normal, normalise
-from kvgraft.library.verify.number import Number, parse_number, same_number
+from kvgraft.library.verify.number import (
+    Number,
+    is_evaluated,
+    is_integer,
+    parse_number,
+    same_number,
+)
 
 _WORDS = re.compile(r"[A-Za-z]{3,}(?: [A-Za-z]+)*")
+# An operator behind an operand, or a function: what has still to be worked out.
+_OPERATION = re.compile(
+    r"[0-9)}]\s*(?:[-+*/^!:\u00d7\u00b7\u00f7\u2212]|\\(?:times|cdot|div|over)\b)|\\[dt]?frac|\\sqrt|\\binom"
+)
 _OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])")
 _NUMERIC_DIGITS = 60
 # Parsed once at the start: the grammar's tables are built on first use, a tenth of a second each.
@@ -57,8 +67,8 @@ def load() -> Any:
 def compare(gold: str, given: str) -> dict[str, Any]:
     """Whether `given` says what `gold` says: {"equal": bool, "how": str}.
 
-    `how` is what decided: "units", "number", "text", "word", "symbolic" (math_verify), or
-    "refuted: ..." where math_verify said yes and a check here no.
+    `how` is what decided: "units", "unevaluated", "number", "text", "word", "symbolic"
+    (math_verify), or "refuted: ..." where math_verify said yes and a check here no.
     """
     one, other = normalise(gold), normalise(given)
     number, other_number = parse_number(one.text), parse_number(other.text)
@@ -66,6 +76,8 @@ def compare(gold: str, given: str) -> dict[str, Any]:
         return {"equal": False, "how": "text"}
     if _units_differ(one, other, number):
         return {"equal": False, "how": "units"}
+    if number is not None and is_integer(one.text) and _unevaluated(other.text):
+        return {"equal": False, "how": "unevaluated"}
     if number is not None and other_number is not None:
         return {"equal": same_number(number, other_number), "how": "number"}
     if one.text == other.text:
@@ -74,6 +86,15 @@ def compare(gold: str, given: str) -> dict[str, Any]:
         # To math_verify a word is a product of letters, and `seat` is `east`.
         return {"equal": one.text.lower() == other.text.lower(), "how": "word"}
     return _symbolic(one.text, other.text)
+
+
+def _unevaluated(given: str) -> bool:
+    """Whether an answer to a question with a whole number for a key is still a calculation.
+
+    `17 + 25` restates "What is 17 + 25?"; as a value it would be right without being an answer.
+    """
+    result = given.rpartition("=")[2].strip()
+    return not is_evaluated(result) and _OPERATION.search(result) is not None
 
 
 def _units_differ(one: Normal, other: Normal, number: Number | None) -> bool:

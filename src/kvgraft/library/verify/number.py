@@ -45,6 +45,17 @@ _MILLIONS = re.compile(
 _SCALE = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 
 
+def is_integer(text: str) -> bool:
+    """Whether the text is a whole number in plain decimal digits."""
+    number = _decimal(text.strip()) if _DECIMAL.fullmatch(text.strip()) else None
+    return number is not None and number.value.denominator == 1
+
+
+def is_evaluated(text: str) -> bool:
+    """Whether the text is one number, not a calculation: `12`, `1.2e1`, `3 million`."""
+    return any(form.fullmatch(text.strip()) for form in (_DECIMAL, _POWER, _MILLIONS))
+
+
 def parse_number(text: str) -> Number | None:
     """The number that all of `text` is, or None. Raises nothing."""
     text = text.strip()
