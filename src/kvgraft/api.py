@@ -31,6 +31,8 @@ from kvgraft.store.check import open_local
 from kvgraft.store.chunks import ChunkStore
 from kvgraft.store.tenants import TenantSalts
 
+LIBRARY_NAME = "library.sqlite3"  # inside a store's folder
+
 
 def default_store() -> Path:
     """`$KVGRAFT_STORE`, else `kvgraft` in the user's XDG data folder."""
@@ -46,7 +48,7 @@ def open_library(store: Path, *, read_only: bool = False) -> Library:
     Raises:
         StoreReadOnly, StoreFull, StoreError: it cannot be opened.
     """
-    return Library.open(store / "library.sqlite3", read_only=read_only)
+    return Library.open(store / LIBRARY_NAME, read_only=read_only)
 
 
 class Memory:

@@ -160,8 +160,9 @@ def _restore(
             return done
         bad = [(number, read) for number, read in reads if read.error is not None]
         report.misses += [f"{read.error.code}: {read.error}" for _, read in bad if read.error]
-        # What was read is not committed, so the context is as if nothing had been tried.
-        limit = done
+        # What was read is not committed, so the context is as if nothing had been tried. The next
+        # try is shorter whatever the index says by then, so this ends.
+        limit = done - 1
 
 
 def _find(
@@ -178,7 +179,7 @@ def _find(
             break
         found.append(objects)
     reasons = []
-    if len(found) < len(planned.calls):
+    if len(found) < limit:
         reasons.append(_why_absent(store, engine.fingerprint, len(found)))
     done = len(found)
     while done and (reason := _not_resumable(engine, planned, found, done)):
@@ -191,11 +192,11 @@ def _find(
 def _why_absent(store: ChunkStore, fingerprint: Fingerprint, found: int) -> str:
     if found or store.index.has_fingerprint(fingerprint.digest):
         return f"not_stored: no chunk after {found} calls"
-    mine = dict(fingerprint.fields)
-    for text in store.index.fingerprints().values():
-        other = Fingerprint.from_json(text)
-        if dict(other.fields).get("weights") == mine.get("weights"):
-            return "fingerprint: " + ", ".join(fingerprint.differing(other)) + " differ"
+    stored = (Fingerprint.from_json(text) for text in store.index.fingerprints().values())
+    closest = min((fingerprint.differing(other) for other in stored), key=len, default=())
+    # Other weights alone are the same model trained on; with more beside them, another model.
+    if closest and ("weights" not in closest or len(closest) == 1):
+        return "fingerprint: " + ", ".join(closest) + " differ"
     return "not_stored: nothing from this model"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +51,7 @@ def open_database(
             where, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
         try:
-            db.execute("PRAGMA journal_mode=WAL")
+            _use_wal(db)
             db.execute("PRAGMA synchronous=FULL")  # a deposit survives a power cut
             db.execute("PRAGMA foreign_keys=ON")
             _migrate(db, migrations, where)
@@ -58,6 +59,20 @@ def open_database(
             db.close()
             raise
     return db
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    # SQLite does not wait for its busy timeout here: where several processes open a new file at
+    # once, all but one may be told at once that it is locked.
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)
 
 
 def _migrate(

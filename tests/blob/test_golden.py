@@ -86,7 +86,7 @@ def test_it_is_restored_into_a_context(golden: Golden) -> None:
     assert done.report.misses == []
     assert done.report.reused_tokens == len(golden.ids)
     assert golden.engine.forwards == []
-    layers = done.context._arena.layers  # type: ignore[attr-defined]
+    layers = done.context.arena.layers  # type: ignore[attr-defined]
     for number, layer in enumerate(layers):
         role = "KEEP" if layer.spec.kind is LayerKind.FULL else "NEAR"
         chunks = [golden.tensors(i) for i in golden.facts["objects"] if i["role"] == role]
