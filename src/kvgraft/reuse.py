@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -149,17 +149,17 @@ def _restore(
         if done == 0:
             return 0
         began = time.perf_counter()
-        reads = _reads(engine, planned, context, found, done)
-        sound = store.read([read for _, read in reads])
+        reads: list[ObjectRead] = []
+        sound = store.read(_reads(engine, planned, context, found, done, reads))
         if sound:
             context.commit(planned.calls[done - 1].end)
             report.reused_tokens = planned.calls[done - 1].end
-            report.loaded_bytes = sum(read.size_bytes for _, read in reads)
+            report.loaded_bytes = sum(read.size_bytes for read in reads)
         report.restore_seconds += time.perf_counter() - began
         if sound:
             return done
-        bad = [(number, read) for number, read in reads if read.error is not None]
-        report.misses += [f"{read.error.code}: {read.error}" for _, read in bad if read.error]
+        errors = [read.error for read in reads if read.error is not None]
+        report.misses += [f"{error.code}: {error}" for error in errors]
         # What was read is not committed, so the context is as if nothing had been tried. The next
         # try is shorter whatever the index says by then, so this ends.
         limit = done - 1
@@ -227,8 +227,9 @@ def _reads(
     context: Context,
     found: list[dict[Role, IndexEntry]],
     done: int,
-) -> list[tuple[int, ObjectRead]]:
-    """What to read, and where to: straight into the context's buffers."""
+    reads: list[ObjectRead],
+) -> Iterator[ObjectRead]:
+    """What to read, and where to: straight into the context's buffers. Noted in `reads` too."""
     length = planned.calls[done - 1].end
     roles = engine.spec.roles()
     wanted: list[tuple[int, Role]] = []
@@ -238,15 +239,14 @@ def _reads(
         wanted += [(number, Role.NEAR) for number in _near_numbers(engine, planned, done)]
     if done == len(planned.calls):
         wanted.append((done - 1, Role.END))
-    reads = []
     for number, role in wanted:
         place = planned.place(number)
         tensors = engine.spec.tensors(role, place.count)
         check = PayloadCheck(engine.spec, role, place, planned.tokens(number))
         views = context.import_views(role, place, length)
         buffers = [*check.buffers(), *check_views(tensors, views)]
-        reads.append((number, ObjectRead(found[number][role], buffers, check.verify)))
-    return reads
+        reads.append(ObjectRead(found[number][role], buffers, check.verify))
+        yield reads[-1]
 
 
 def _compute_rest(

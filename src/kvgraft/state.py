@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property, lru_cache
 
 from kvgraft import limits
 from kvgraft.errors import UnsupportedModel, UsageError
@@ -94,7 +95,7 @@ class TensorSpec:
     shape: tuple[int, ...]
     layer: int = -1
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         size = DTYPE_BYTES[self.dtype]
         for axis in self.shape:
@@ -114,6 +115,15 @@ class StateSpec:
         if not 1 <= len(self.layers) <= limits.MAX_LAYERS:
             raise UnsupportedModel(f"{len(self.layers)} layers; 1 to {limits.MAX_LAYERS} allowed")
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.layers, self.hidden_dim, self.hidden_dtype))
+
+    def __hash__(self) -> int:
+        # A spec is a cache key on the restore path; hashing hundreds of fields each time is not.
+        return self._hash
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - specs live as long as their engines
     def tensors(self, role: Role, count: int) -> tuple[TensorSpec, ...]:
         """The tensors of a chunk's object of `role`, `count` tokens long, in byte order.
 

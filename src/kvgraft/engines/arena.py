@@ -215,7 +215,7 @@ class ArenaPool:
     """Arenas that were used before: their pages are there already, which saves a restore about
     half its time. Keeps at most `keep` of them."""
 
-    _STEP_TOKENS = 1024  # capacities are rounded up, so that arenas fit again
+    _STEP_TOKENS = 256  # capacities are rounded up, so that arenas fit again
 
     def __init__(self, spec: StateSpec, block: int, keep: int = 2) -> None:
         self._spec = spec
@@ -228,7 +228,7 @@ class ArenaPool:
         wanted = capacity + self._block
         wanted += -wanted % self._STEP_TOKENS
         for arena in self._free:
-            if arena.capacity == wanted:
+            if wanted <= arena.capacity <= 2 * wanted:
                 self._free.remove(arena)
                 arena.reset()
                 return arena

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 from blake3 import blake3
@@ -85,33 +85,25 @@ class ChunkStore:
             return found
         return {role: entry for role, entry in found.items() if entry not in self._refused}
 
-    def read(self, wanted: Sequence[ObjectRead]) -> bool:
+    def read(self, wanted: Iterable[ObjectRead]) -> bool:
         """Read and verify objects; True if all are good, else each says its `error`.
+
+        Reading begins as soon as the first of `wanted` is there, so that making the later ones
+        costs no time of its own.
 
         A bad object is delisted and an alarm recorded; so is one that cannot be read, since a
         look-up must not find it for ever. Buffers of a bad object hold bytes that must not be used.
         """
         readers: dict[str, BlobReader] = {}
+        futures: list[Future[None]] = []
+        seen: list[ObjectRead] = []
         try:
             for want in wanted:
+                seen.append(want)
                 self._open(want, readers)
-            jobs = [(want, readers[want.entry.pack]) for want in wanted if want.error is None]
-            if len(jobs) < 2 or _READ_THREADS < 2:
-                for want, reader in jobs:
-                    _read_object(want, reader)
-            else:
-                self._read_together(jobs)
-        finally:
-            for reader in readers.values():
-                reader.close()
-        bad = [want for want in wanted if want.error is not None]
-        for want in bad:
-            self._delist(want)
-        return not bad
-
-    def _read_together(self, jobs: Sequence[tuple[ObjectRead, BlobReader]]) -> None:
-        futures = [self._pool().submit(_read_object, *job) for job in jobs]
-        try:
+                if want.error is None:
+                    reader = readers[want.entry.pack]
+                    futures.append(self._pool().submit(_read_object, want, reader))
             for future in futures:
                 future.result()
         finally:
@@ -120,6 +112,12 @@ class ChunkStore:
             for future in futures:
                 future.cancel()
             wait(futures)
+            for reader in readers.values():
+                reader.close()
+        bad = [want for want in seen if want.error is not None]
+        for want in bad:
+            self._delist(want)
+        return not bad
 
     def _delist(self, want: ObjectRead) -> None:
         entry = want.entry
