@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from kvgraft.engines.base import Engine
+from kvgraft.context.chat import Chat
+from kvgraft.engines.base import Engine, Message
 from kvgraft.engines.modelcache import Progress, Say
 from kvgraft.engines.registry import open_engine
 from kvgraft.library.address import canonical_text
@@ -111,6 +112,10 @@ class Memory:
     ) -> Outcome:
         """`solve_all` for one problem."""
         return next(iter(self.solve_all([problem], verifier=verifier, effort=effort)))
+
+    def chat(self, *, system: str | None = None, history: Sequence[Message] = ()) -> Chat:
+        """A conversation over this memory; `history` resumes one. Close it when done."""
+        return Chat(self.engine, self.chunks, self._workspace.salt, system=system, history=history)
 
     def compute(self, ids: Sequence[int], *, keep: Keep = Keep.BLOCKS, room: int = 0) -> Computed:
         """The state after token ids, reusing what is stored; close its context when done.

@@ -1,0 +1,1 @@
+"""What a model reads besides a problem: conversations, and later pages of a corpus."""
