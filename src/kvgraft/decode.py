@@ -7,6 +7,7 @@ the same logits. Lanes are not; what they say is judged, never stored as state.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,8 @@ from kvgraft.errors import EngineError, UsageError
 # Of a large vocabulary only the likeliest tokens can be inside a nucleus; the whole is sorted only
 # where these do not fill it.
 _NUCLEUS_TOKENS = 512
+# Beyond these a temperature changes nothing that float32 can hold.
+_COLDEST, _HOTTEST = 1e-30, 1e30
 
 
 @dataclass
@@ -36,15 +39,17 @@ class Decoded:
 @dataclass(frozen=True)
 class Sampling:
     """`temperature` > 0; `top_p` in (0, 1]; lane n of a batch draws from its own stream of
-    `seed`, so that a lane's draws do not depend on the others."""
+    `seed` (64 bits), so that a lane's draws do not depend on the others."""
 
     temperature: float = 0.8
     top_p: float = 0.95
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.temperature > 0 and 0 < self.top_p <= 1):
+        if not (0 < self.temperature < math.inf and 0 < self.top_p <= 1):
             raise UsageError(f"temperature must be > 0 and top_p in (0, 1]: {self}")
+        if not 0 <= self.seed < 2**64:
+            raise UsageError(f"a seed is a number from 0 to 2**64 - 1, not {self.seed}")
 
 
 def greedy(
@@ -95,20 +100,23 @@ def sample_lanes(
 
     `on_finish(lane, decoded)` is called as a lane ends; when it returns True all others are
     given up (they stay unfinished). `on_step(step, running)` follows progress.
+
+    Raises:
+        EngineError: the engine gave logits that are not finite.
     """
-    streams = [
-        np.random.Generator(np.random.Philox(key=[sampling.seed, lane]))
-        for lane in range(lanes.count)
-    ]
+    # As uint64, because a list with a large seed would become floats, and seeds alike.
+    keys = (np.array([sampling.seed, lane], np.uint64) for lane in range(lanes.count))
+    streams = [np.random.Generator(np.random.Philox(key=key)) for key in keys]
     out = [Decoded() for _ in range(lanes.count)]
     running = list(range(lanes.count))  # running[row] is the lane that the engine's row holds
     for step in range(max_new_tokens + 1):
         draws = np.array([streams[lane].random() for lane in running])
         tokens = draw_tokens(lanes.logits(), draws, sampling)
+        for lane in running:  # all of them were computed, also where one ends the batch
+            out[lane].steps += 1
         still = []
         for row, lane in enumerate(running):
             decoded = out[lane]
-            decoded.steps += 1
             if int(tokens[row]) in stop_ids:
                 decoded.finished = True
                 if on_finish(lane, decoded):
@@ -131,10 +139,19 @@ def draw_tokens(logits: np.ndarray, draws: np.ndarray, sampling: Sampling) -> np
     """One token per row by nucleus sampling (Holtzman et al., 2020).
 
     `logits` float32 `[rows, vocab]`, `draws` uniform in [0, 1) `[rows]`; int64 `[rows]`.
+
+    Raises:
+        EngineError: a row holds NaN or +inf, or nothing but -inf.
     """
-    scaled = logits / np.float32(sampling.temperature)
-    scaled -= scaled.max(axis=1, keepdims=True)
-    weights = np.exp(scaled)
+    peaks = logits.max(axis=1, keepdims=True)  # NaN where the row holds one
+    if not np.isfinite(peaks).all():
+        raise EngineError("the engine gave logits that are not finite numbers")
+    # The peak is taken off first: then the coldest division cannot overflow towards +inf.
+    temperature = min(max(sampling.temperature, _COLDEST), _HOTTEST)
+    scaled = logits - peaks
+    with np.errstate(over="ignore"):
+        scaled /= np.float32(temperature)
+    weights = np.exp(scaled, out=scaled)
     totals = weights.sum(axis=1, dtype=np.float64)
     out = np.empty(len(logits), np.int64)
     for row, weight in enumerate(weights):

@@ -50,10 +50,12 @@ def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     Raises:
         InputError: the text has no tokens.
     """
-    ids = tokenizer.encode(text)
+    ids = list(tokenizer.encode(text))
     bos = tokenizer.bos_id
-    if bos is not None and ids[:1] != [bos]:
-        ids = [bos, *ids]
+    if bos is not None:
+        # A template may spell it, a tokenizer may add it in spite of its contract, or both.
+        first = next((n for n, id in enumerate(ids) if id != bos), len(ids))
+        ids = [bos, *ids[first:]]
     if not ids:
         raise InputError("the prompt is empty", hint="give at least one token of text")
     return tuple(ids)

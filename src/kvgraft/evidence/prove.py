@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from kvgraft.errors import EngineError, KvgraftError, UsageError
+from kvgraft.evidence.samples import LONGEST
 from kvgraft.evidence.worker import Job
 
 Progress = Callable[[str, int, int], None]
@@ -50,7 +51,8 @@ class Proof:
         """Whether everything that was claimed held."""
         whole = self.sha_equal == self.reused_as_expected == self.samples
         same = self.kl_max == 0.0 and self.argmax_agree == 1.0
-        return whole and same and self.controls_detected and self.rebuilt_equal
+        rest = self.controls_detected and self.rebuilt_equal and not self.failures
+        return self.samples > 0 and whole and same and rest
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data; `passed` included."""
@@ -62,10 +64,12 @@ def prove(
     *,
     samples: int = 50,
     seed: int = 0,
+    longest: int = LONGEST,
     options: dict[str, Any] | None = None,
     progress: Progress = lambda stage, done, total: None,
 ) -> Proof:
-    """Run the proof. `options` go to the engine (dtype, device, threads, paranoid).
+    """Run the proof, with prompts of at most `longest` tokens. `options` go to the engine (dtype,
+    device, threads, paranoid).
 
     Raises:
         UsageError: fewer than 5 samples (too few for controls).
@@ -77,7 +81,8 @@ def prove(
     with tempfile.TemporaryDirectory(prefix="kvgraft-prove-") as name:
         folder = Path(name)
         for kind in ("prepare", "cold", "graft"):
-            _work(Job(kind, model, name, samples, seed, options or {}), folder, progress)
+            job = Job(kind, model, name, samples, seed, longest, options or {})
+            _work(job, folder, progress)
         return _compare(model, folder)
 
 
@@ -85,18 +90,18 @@ def _work(job: Job, folder: Path, progress: Progress) -> None:
     path = folder / f"{job.kind}-job.json"
     path.write_text(json.dumps(asdict(job)), encoding="utf-8")
     command = [sys.executable, "-m", "kvgraft.evidence.worker", str(path)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        try:
-            for line in process.stdout:
-                _hear(line, progress)
-        except BaseException:
-            process.kill()
-            raise
-        words = process.stderr.read()
+    # A file: a worker that writes much to a pipe nobody reads would wait for ever.
+    with (folder / f"{job.kind}-errors.txt").open("w+", encoding="utf-8", errors="replace") as said:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    _hear(line, progress)
+            except BaseException:
+                process.kill()
+                raise
+        said.seek(0)
+        words = said.read()
     if process.returncode:
         raise EngineError(
             f"the {job.kind} process ended with status {process.returncode}",
@@ -110,11 +115,14 @@ def _hear(line: str, progress: Progress) -> None:
         message = json.loads(line)
     except ValueError:
         return  # a library's own chatter
+    if not isinstance(message, dict):
+        return
     if error := message.get("error"):
         raised = KvgraftError(error["what"], where=error["where"], hint=error["hint"])
         raised.code = error["code"]
         raise raised
-    progress(message["stage"], message["done"], message["total"])
+    if message.keys() == {"stage", "done", "total"}:
+        progress(message["stage"], message["done"], message["total"])
 
 
 def _compare(model: str, folder: Path) -> Proof:
@@ -125,7 +133,7 @@ def _compare(model: str, folder: Path) -> Proof:
     expected = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
     failures: list[str] = []
     equal = reused = agree = 0
-    kl_max = 0.0
+    divergences = []
     for number, (mine, theirs, wanted) in enumerate(
         zip(cold["samples"], graft["samples"], expected, strict=True)
     ):
@@ -137,7 +145,7 @@ def _compare(model: str, folder: Path) -> Proof:
         if not (same and as_expected):
             failures.append(f"sample {number} ({mine['tokens']} tokens): {theirs}")
         left, right = (np.load(folder / f"{kind}-{number}.npy") for kind in ("cold", "graft"))
-        kl_max = max(kl_max, float(kl_divergence(left, right).max()))
+        divergences.append(kl_divergence(left, right).max())
         agree += bool((left.argmax(axis=1) == right.argmax(axis=1)).all())
     rebuilt = _rebuilt(prepared["raw_digests"], cold["raw_digests"], failures)
     if not prepared["fingerprint"] == cold["fingerprint"] == graft["fingerprint"]:
@@ -149,7 +157,7 @@ def _compare(model: str, folder: Path) -> Proof:
         sha_equal=equal,
         reused_as_expected=reused,
         controls_detected=bool(detected) and all(detected),
-        kl_max=kl_max,
+        kl_max=float(np.max(divergences)),  # NaN where one is NaN, which `max` might lose
         argmax_agree=agree / len(expected),
         rebuilt_equal=rebuilt,
         monolithic=_monolithic(folder, len(expected)),
@@ -167,9 +175,14 @@ def _rebuilt(stored: dict[str, str], again: dict[str, str], failures: list[str])
 
 
 def kl_divergence(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """KL(left || right) in nats of next-token distributions: logits `[rows, vocab]` -> `[rows]`."""
+    """KL(left || right) in nats of next-token distributions: logits `[rows, vocab]` -> `[rows]`.
+
+    What `left` excludes (a logit of -inf) adds nothing, whatever `right` says about it.
+    """
     first, second = (_log_softmax(x.astype(np.float64)) for x in (left, right))
-    divergence: np.ndarray = (np.exp(first) * (first - second)).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        terms = np.exp(first) * (first - second)
+    divergence: np.ndarray = np.where(np.isneginf(first), 0.0, terms).sum(axis=1)
     return divergence
 
 
@@ -188,8 +201,8 @@ def _monolithic(folder: Path, count: int) -> dict[str, float | int | None]:
             continue
         stock = np.load(path)[None]
         planned = np.load(folder / f"cold-{number}.npy")[:1]
-        largest = max(largest, float(np.abs(stock - planned).max()))
-        divergence = max(divergence, float(kl_divergence(stock, planned).max()))
+        largest = float(np.maximum(largest, np.abs(stock - planned).max()))
+        divergence = float(np.maximum(divergence, kl_divergence(stock, planned).max()))
         flips += int(stock.argmax() != planned.argmax())
         seen += 1
     if not seen:

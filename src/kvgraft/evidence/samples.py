@@ -36,16 +36,21 @@ def corpus() -> str:
     return inspect.cleandoc("\n\n".join(topics[name] for name in sorted(topics)))
 
 
-def make_samples(engine: Engine, count: int, seed: int = 0) -> list[Sample]:
-    """`count` prompts of 64 to 4,096 tokens (or what the context holds), spread by ratio, each
+def make_samples(
+    engine: Engine, count: int, seed: int = 0, longest: int = LONGEST
+) -> list[Sample]:
+    """`count` prompts of 64 to `longest` tokens (or what the context holds), spread by ratio, each
     with a split; block boundaries and their neighbours are always among them.
 
     Raises:
-        InputError: the context is too short for any sample.
+        InputError: `longest` or the context is too short for any sample.
     """
-    longest = min(LONGEST, engine.context_tokens - DECODE_STEPS - 1)
+    longest = min(longest, engine.context_tokens - DECODE_STEPS - 1)
     if longest < SHORTEST:
-        raise InputError(f"a context of {engine.context_tokens} tokens is too short to sample")
+        raise InputError(
+            f"samples have {SHORTEST} tokens or more, here at most {longest} are possible",
+            where=engine.model,
+        )
     block = engine.form.block
     rng = np.random.default_rng(seed)
     lengths = np.geomspace(SHORTEST, longest, count).astype(int)

@@ -27,6 +27,8 @@ from kvgraft.reuse import Computed, Keep, compute_prompt
 from kvgraft.store.check import open_local
 from kvgraft.store.chunks import ChunkStore
 
+_CONTROL_SUFFIX = 16  # tokens behind an altered state: one short call
+
 
 @dataclass(frozen=True)
 class Job:
@@ -37,6 +39,7 @@ class Job:
     folder: str
     samples: int
     seed: int
+    longest: int
     options: dict[str, Any]
 
 
@@ -64,7 +67,7 @@ def _run(job: Job) -> None:
     folder = Path(job.folder)
     engine = open_engine(job.model, progress=_progress, **job.options)
     if job.kind == "prepare":
-        samples = make_samples(engine, job.samples, job.seed)
+        samples = make_samples(engine, job.samples, job.seed, job.longest)
         text = json.dumps([asdict(sample) for sample in samples])
         (folder / "samples.json").write_text(text, encoding="utf-8")
     else:
@@ -184,14 +187,20 @@ def _decode(computed: Computed, digest: Any) -> np.ndarray:
 def _controls(engine: Engine, chunks: ChunkStore, samples: list[Sample]) -> list[dict[str, Any]]:
     """Serve altered states for the longest grafted samples; each must change the digest."""
     block = engine.form.block
-    fit = [sample for sample in samples if sample.reused >= 2 * block and sample.calls]
+
+    def usable(sample: Sample) -> int:
+        """Stored blocks with at least one token behind them."""
+        return min(sample.stored, len(sample.ids) - 1) // block
+
+    fit = [sample for sample in samples if usable(sample) >= 2]  # a block, and its neighbour
     fit.sort(key=lambda sample: len(sample.ids), reverse=True)
     rows: list[dict[str, Any]] = []
     for sample, donor in zip(fit[: len(fit) // 2], fit[::-1], strict=False):
-        blocks = min(sample.reused, donor.reused) // block
+        blocks = min(usable(sample), usable(donor))
         prefix = full_blocks(engine, sample.ids, blocks * block)
         other = full_blocks(engine, donor.ids, blocks * block)
-        part = Sample(sample.ids[: blocks * block + 16], blocks * block, blocks * block, 1)
+        ids = sample.ids[: blocks * block + min(block, _CONTROL_SUFFIX)]
+        part = Sample(ids, blocks * block, blocks * block, 1)
         honest = _observe(engine, chunks, part)
         for control in CONTROLS:
             altered = altered_store(engine, chunks, prefix, other, control)

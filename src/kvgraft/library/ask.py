@@ -8,12 +8,12 @@ from kvgraft.decode import greedy
 from kvgraft.errors import ContextTooLong, StoreError
 from kvgraft.library.deposit import TEXT_ONLY, Deposit
 from kvgraft.library.problem import Problem
-from kvgraft.library.replay import replay, reproduces
+from kvgraft.library.replay import rendered_otherwise, replay, reproduces
 from kvgraft.library.verify.base import Verifier
 from kvgraft.library.verify.extract import extract
 from kvgraft.library.workspace import Workspace
 from kvgraft.meter import Cost, Stopwatch
-from kvgraft.prompt import problem_prompt
+from kvgraft.prompt import Prompt, problem_prompt
 from kvgraft.reuse import Keep, ReuseReport, compute_prompt
 
 REPLAYED, RECORDED, FRESH = "replayed", "recorded", "fresh"
@@ -56,6 +56,7 @@ def ask(
         InputError, ContextTooLong: the problem cannot be posed to this model.
     """
     watch = Stopwatch()
+    prompt = problem_prompt(workspace.engine.tokenizer, problem.text, problem.system)
     address = workspace.space(problem.system).address(problem.text)
     fingerprint = workspace.engine.fingerprint.hex
     reasons: list[str] = []
@@ -65,11 +66,13 @@ def ask(
     except StoreError as error:  # a damaged record is a miss, never an answer
         deposit = None
         reasons.append(f"damaged: {error}")
-    if deposit is not None:
+    if deposit is not None and (difference := rendered_otherwise(deposit, prompt)):
+        reasons.append(f"rendering: {difference}")
+    elif deposit is not None:
         answer = _from_deposit(workspace, deposit, fingerprint, watch, reasons)
         if answer is not None:
             return answer
-    return _fresh(workspace, problem, verifier, max_new_tokens, watch, reasons)
+    return _fresh(workspace, problem, prompt, verifier, max_new_tokens, watch, reasons)
 
 
 def _from_deposit(
@@ -134,6 +137,7 @@ def _from_deposit(
 def _fresh(
     workspace: Workspace,
     problem: Problem,
+    prompt: Prompt,
     verifier: Verifier | None,
     max_new_tokens: int,
     watch: Stopwatch,
@@ -141,7 +145,6 @@ def _fresh(
 ) -> Answer:
     """One greedy attempt; its grade is none unless a verifier passes it."""
     engine = workspace.engine
-    prompt = problem_prompt(engine.tokenizer, problem.text, problem.system)
     computed = compute_prompt(
         engine,
         workspace.chunks,

@@ -1,7 +1,8 @@
 """Problems, and the JSONL files they come in.
 
 One JSON object a line: `problem` (or `question`): text; optional `answer`: the key a verifier may
-compare with, as text or number; optional `id`; optional `system`: the system text.
+compare with, as text or number; optional `id`; optional `system`: the system text. A number stays
+as it is written: no digit of it is lost.
 """
 
 from __future__ import annotations
@@ -21,12 +22,27 @@ _KNOWN = {"problem", "question", "answer", "id", "system"}
 
 @dataclass(frozen=True)
 class Problem:
-    """`text` and `system` are in canonical form; `expected` is never shown to the model."""
+    """`text` and `system` are held in canonical form, whatever was given: what is addressed is
+    what is tokenised. `expected` is never shown to the model.
+
+    Raises:
+        InputError: text that `canonical_text` refuses.
+    """
 
     id: str
     text: str
     expected: str | None = None
     system: str | None = None
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__  # the dataclass is frozen; this is its constructor
+        put(self, "text", canonical_text(self.text))
+        if self.system is not None:
+            put(self, "system", canonical_text(self.system))
+
+
+class _Number(str):
+    """A number of a JSON line, as it is written."""
 
 
 def read_problems(path: Path) -> list[Problem]:
@@ -77,7 +93,13 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _parse(line: str, number: int, where: str) -> Problem:
     try:
-        data = json.loads(line)
+        data = json.loads(
+            line,
+            parse_int=_Number,
+            parse_float=_Number,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_without_repeats,
+        )
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {error}", where=where) from None
     if not isinstance(data, dict):
@@ -91,21 +113,37 @@ def _parse(line: str, number: int, where: str) -> Problem:
         raise InputError("give either `problem` or `question`", where=where)
     text = data.get("problem", data.get("question"))
     system = data.get("system")
-    if not isinstance(text, str) or not text.strip():
+    if not _is_text(text) or not text.strip():
         raise InputError("the problem is not text, or is empty", where=where)
-    if system is not None and not isinstance(system, str):
+    if system is not None and not _is_text(system):
         raise InputError("`system` is not text", where=where)
-    return Problem(
-        id=_plain(data.get("id", number), "id", where) or str(number),
-        text=canonical_text(text),
-        expected=_plain(data.get("answer"), "answer", where),
-        system=None if system is None else canonical_text(system),
-    )
+    id = _plain(data.get("id"), "id", where) or str(number)
+    expected = _plain(data.get("answer"), "answer", where)
+    try:
+        return Problem(id, text, expected, system)
+    except InputError as error:
+        place = ", ".join(filter(None, (where, error.where)))
+        raise InputError(error.what, where=place, hint=error.hint) from error
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and not isinstance(value, _Number)
 
 
 def _plain(value: Any, name: str, where: str) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if value is None:
+        return None
+    if not isinstance(value, str):
         raise InputError(f"`{name}` is neither text nor a number", where=where)
     return str(value)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return data

@@ -7,6 +7,7 @@ answer is kept as text only, with the reason.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,9 +16,9 @@ from kvgraft.decode import Decoded, greedy
 from kvgraft.errors import ContextTooLong
 from kvgraft.library.deposit import REPLAYS, TEXT_ONLY, Deposit, NewDeposit
 from kvgraft.library.problem import Problem
-from kvgraft.library.verify.base import Verdict, Verifier
+from kvgraft.library.verify.base import Verdict, Verifier, summary
 from kvgraft.library.workspace import Workspace
-from kvgraft.limits import MAX_ANSWER_TOKENS
+from kvgraft.limits import MAX_ANSWER_TOKENS, MAX_EVIDENCE_CHARS
 from kvgraft.prompt import Prompt, answer_prefixes
 from kvgraft.reuse import Keep, ReuseReport, compute_prompt
 
@@ -68,6 +69,17 @@ def replay(workspace: Workspace, token_ids: Sequence[int], keep: Keep = Keep.ALL
     return Replay(decoded, text.partition("\n")[0].strip(), computed.report, computed.key)
 
 
+def rendered_otherwise(deposit: Deposit, prompt: Prompt) -> str | None:
+    """Why a deposit was not made for this prompt, or None if it was.
+
+    The address says that problem, system text and template are the same. It cannot say what a
+    template takes from elsewhere, such as today's date.
+    """
+    if deposit.prompt == prompt.text:
+        return None
+    return "the template renders this problem otherwise than when it was deposited"
+
+
 def reproduces(deposit: Deposit, fingerprint: str, result: Replay) -> str | None:
     """Why a replay is not the record's, or None if it is.
 
@@ -90,11 +102,13 @@ def make_deposit(
     verdict: Verdict,
     verifier: Verifier,
     cost: Mapping[str, Any],
+    *,
+    supersede: bool = False,
 ) -> Deposit:
     """Keep a verified, finished solution: re-capture its state on the plan, replay it from disk.
 
     The sampled lanes' own state is never stored: decoded rows have other bits than the same
-    tokens computed on the plan.
+    tokens computed on the plan. `supersede`: also where a deposit is in its place.
 
     Raises:
         InputError, LimitExceeded, StoreError: the library refuses the record.
@@ -118,7 +132,7 @@ def make_deposit(
         new = _with_replay(workspace, problem, new, verifier)
     except ContextTooLong as error:
         new = replace(new, replay=TEXT_ONLY, replay_reason=str(error))
-    return workspace.library.deposit(new)
+    return workspace.library.deposit(new, supersede=supersede)
 
 
 def _with_replay(
@@ -159,9 +173,22 @@ def _captured(
         new,
         answer=restated.answer,
         answer_ids=tuple(made.decoded.ids),
-        verdict=replace(restated, evidence={**restated.evidence, "solution": new.verdict.evidence}),
+        verdict=replace(restated, evidence=_evidence(restated, new.verdict)),
         artifact=made.key.hex(),
         replay=REPLAYS,
         replay_reason="",
         replay_logits_sha256=made.decoded.logits_sha256,
     )
+
+
+def _evidence(restated: Verdict, solution: Verdict) -> dict[str, Any]:
+    """What speaks for both verdicts. Each was within the cap; where the two together are not, the
+    solution's is shortened, and where that is not enough the other one too."""
+    short = summary(json.dumps(solution.evidence))
+    for both in (
+        {**restated.evidence, "solution": solution.evidence},
+        {**restated.evidence, "solution": short},
+    ):
+        if len(json.dumps(both)) <= MAX_EVIDENCE_CHARS:
+            return both
+    return {"restated": summary(json.dumps(restated.evidence)), "solution": short}

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 
 from kvgraft.decode import Decoded, Sampling, sample_lanes
-from kvgraft.errors import ContextTooLong, UsageError
+from kvgraft.errors import ContextTooLong, StoreError, UsageError
 from kvgraft.identity import digest_json
 from kvgraft.library.deposit import Deposit
 from kvgraft.library.problem import Problem
-from kvgraft.library.replay import make_deposit
+from kvgraft.library.replay import make_deposit, rendered_otherwise
 from kvgraft.library.verify.base import Verdict, Verifier
 from kvgraft.library.workspace import Workspace
 from kvgraft.limits import MAX_ATTEMPTS, MAX_NEW_TOKENS
@@ -60,6 +60,35 @@ def run_key(workspace: Workspace, verifier: Verifier, effort: Effort) -> str:
     return digest_json([*parts, asdict(effort)])
 
 
+def problem_key(workspace: Workspace, problem: Problem) -> str:
+    """Names a problem in a run. With another answer to compare with, it is to be solved again."""
+    address = workspace.space(problem.system).address(problem.text)
+    return digest_json([address.hex(), problem.expected])
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What the library has for a problem. `stale`: a deposit is in its place that does not serve
+    (damaged, or of a prompt that is rendered otherwise today), for a new one to supersede."""
+
+    deposit: Deposit | None
+    stale: bool = False
+
+
+def _look_up(workspace: Workspace, problem: Problem, prompt: Prompt) -> _Found:
+    fingerprint = workspace.engine.fingerprint.hex
+    address = workspace.space(problem.system).address(problem.text)
+    try:
+        deposit = workspace.library.find(address, workspace.tenant, fingerprint)
+    except StoreError:  # a damaged record is a miss; what else it may be, writing will say
+        return _Found(None, stale=True)
+    if deposit is None or deposit.fingerprint != fingerprint:
+        return _Found(None)
+    if rendered_otherwise(deposit, prompt):
+        return _Found(None, stale=True)
+    return _Found(deposit)
+
+
 def solve_all(
     workspace: Workspace,
     problems: Iterable[Problem],
@@ -71,17 +100,20 @@ def solve_all(
     again.
 
     Raises:
+        InputError: a problem cannot be posed to this model.
         VerifierError: the verifier cannot judge these problems at all.
         StoreError: the library cannot be written.
     """
     run = run_key(workspace, verifier, effort)
     for problem in problems:
-        key = workspace.space(problem.system).address(problem.text).hex()
+        key = problem_key(workspace, problem)
         done = workspace.library.run_get(run, key)
         if done is not None and done.state in (UNSOLVED, NO_ROOM):
-            detail = "an earlier run with the same effort ended so"
-            yield Outcome(problem, done.state, None, None, None, Cost(), detail)
-            continue
+            prompt = problem_prompt(workspace.engine.tokenizer, problem.text, problem.system)
+            if _look_up(workspace, problem, prompt).deposit is None:
+                detail = "an earlier run with the same effort ended so"
+                yield Outcome(problem, done.state, None, None, None, Cost(), detail)
+                continue
         outcome = solve(workspace, problem, verifier, effort, on_step)
         workspace.library.run_put(
             run,
@@ -100,15 +132,18 @@ def solve(
     effort: Effort,
     on_step: Callable[[Problem, int, int], None] = lambda problem, step, running: None,
 ) -> Outcome:
-    """Solve one problem, unless a deposit made under this fingerprint is there already."""
+    """Solve one problem, unless a deposit made under this fingerprint is there already.
+
+    Raises:
+        InputError: the problem cannot be posed to this model.
+        VerifierError, StoreError: as `solve_all`.
+    """
     watch = Stopwatch()
-    fingerprint = workspace.engine.fingerprint.hex
-    address = workspace.space(problem.system).address(problem.text)
-    known = workspace.library.find(address, workspace.tenant, fingerprint)
-    if known is not None and known.fingerprint == fingerprint:
+    prompt = problem_prompt(workspace.engine.tokenizer, problem.text, problem.system)
+    found = _look_up(workspace, problem, prompt)
+    if (known := found.deposit) is not None:
         cost = Cost(seconds=watch.seconds)
         return Outcome(problem, KNOWN, known.id, known.answer, known.replay == "replays", cost)
-    prompt = problem_prompt(workspace.engine.tokenizer, problem.text, problem.system)
     cost = Cost()
     try:
         passed = _attempt(workspace, problem, prompt, verifier, effort, cost, on_step)
@@ -119,7 +154,16 @@ def solve(
     if passed is None:
         return Outcome(problem, UNSOLVED, None, None, None, cost)
     trace, verdict = passed
-    deposit = make_deposit(workspace, problem, prompt, trace, verdict, verifier, cost.as_dict())
+    deposit = make_deposit(
+        workspace,
+        problem,
+        prompt,
+        trace,
+        verdict,
+        verifier,
+        cost.as_dict(),
+        supersede=found.stale,
+    )
     return _solved(problem, deposit, cost)
 
 

@@ -1,0 +1,153 @@
+"""The command line: which commands there are. `edge` runs them, each has a module of its own."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvgraft.cli import ask, demo_command, doctor, library, models, prove, solve, store
+from kvgraft.cli.edge import PROGRAM, EdgeGroup
+from kvgraft.cli.options import examples
+
+ENVIRONMENT = {
+    "KVGRAFT_STORE": "folder of states and deposits (--store)",
+    "KVGRAFT_CACHE": "folder of fetched and converted models",
+}
+
+
+def make_app() -> typer.Typer:
+    """The whole command line."""
+    app = _group("Exact, persistent memory for frozen language models.", cls=EdgeGroup)
+    first = examples(
+        "kvgraft demo",
+        "kvgraft prove demo:smollm2 --samples 10",
+        "kvgraft solve problems.jsonl --model demo:smollm2 --verifier math",
+        "kvgraft ask 'What is 17 + 25?' --model demo:smollm2",
+    )
+    variables = [f"  {name}  {meaning}" for name, meaning in ENVIRONMENT.items()]
+    first += "\n".join(["\n\n\b", "Environment:", *variables])
+    app.callback(invoke_without_command=True, epilog=first)(root)
+    app.command("doctor", epilog=examples("kvgraft doctor"))(doctor.doctor_command)
+    demo = examples("kvgraft demo", "kvgraft demo --attempts 32 --json")
+    app.command("demo", epilog=demo)(demo_command.demo_command)
+    _add_prove(app)
+    _add_solve(app)
+    _add_ask(app)
+    _add_library(app)
+    _add_store(app)
+    _add_models(app)
+    return app
+
+
+def _add_prove(app: typer.Typer) -> None:
+    shown = examples(
+        "kvgraft prove toy --samples 10",
+        "kvgraft prove demo:gemma3 --dtype float32 --json",
+    )
+    app.command("prove", epilog=shown)(prove.prove_command)
+
+
+def _add_solve(app: typer.Typer) -> None:
+    shown = examples(
+        "kvgraft solve problems.jsonl --model demo:smollm2 --verifier math --attempts 16",
+        "kvgraft solve code.jsonl --model demo:qwen-coder-0.5b --verifier 'command:./check.py'",
+    )
+    app.command("solve", epilog=shown)(solve.solve_command)
+
+
+def _add_ask(app: typer.Typer) -> None:
+    shown = examples(
+        "kvgraft ask 'What is 17 + 25?' --model demo:smollm2",
+        "kvgraft ask --file problem.txt --model demo:smollm2 --require replayed --json",
+        "kvgraft ask 'What is 6 * 7?' --model demo:smollm2 --verifier math --expected 42",
+    )
+    app.command("ask", epilog=shown)(ask.ask_command)
+
+
+def _add_library(app: typer.Typer) -> None:
+    ls = ("kvgraft library ls", "kvgraft library ls --status all --model demo:smollm2 --json")
+    show = "kvgraft library show 0650f6d2b3a4c1f00ddecafe"
+    revoke = "kvgraft library revoke 0650f6d2b3a4c1f00ddecafe --reason 'the key was wrong'"
+    group = _group("Deposits: list, show, revoke, check.", ls[0], show)
+    group.command("ls", epilog=examples(*ls))(library.ls_command)
+    group.command("show", epilog=examples(show))(library.show_command)
+    group.command("revoke", epilog=examples(revoke))(library.revoke_command)
+    group.command("check", epilog=examples("kvgraft library check"))(library.check_command)
+    app.add_typer(group, name="library")
+
+
+def _add_store(app: typer.Typer) -> None:
+    stats, reindex = "kvgraft store stats", "kvgraft store reindex"
+    check = ("kvgraft store check", "kvgraft store check --store /mnt/backup/kvgraft --json")
+    group = _group("Stored states: count, check, list anew.", stats, check[0])
+    group.command("stats", epilog=examples(stats))(store.stats_command)
+    group.command("check", epilog=examples(*check))(store.check_command)
+    group.command("reindex", epilog=examples(reindex))(store.reindex_command)
+    app.add_typer(group, name="store")
+
+
+def _add_models(app: typer.Typer) -> None:
+    ls, pull, rm = (
+        f"kvgraft models {rest}" for rest in ("ls", "pull demo:smollm2", "rm demo:gemma3")
+    )
+    group = _group("Demo models: fetch, list, remove. They lie in $KVGRAFT_CACHE.", ls, pull)
+    group.command("pull", epilog=examples(pull))(models.pull_command)
+    group.command("ls", epilog=examples(ls))(models.ls_command)
+    group.command("rm", epilog=examples(rm))(models.rm_command)
+    app.add_typer(group, name="models")
+
+
+def _group(help: str, *shown: str, cls: type[EdgeGroup] | None = None) -> typer.Typer:
+    # Plain help: it keeps examples as they are, and needs no terminal.
+    return typer.Typer(
+        cls=cls,
+        help=help,
+        epilog=examples(*shown) if shown else None,
+        rich_markup_mode=None,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from kvgraft import __version__
+
+        typer.echo(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+
+
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Show the version."),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error came from (a traceback).")
+    ] = False,
+) -> None:
+    """Exact, persistent memory for frozen language models."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run the command line and end the process."""
+    # A stream that the caller closed must not make another one take its place.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 (until the end)
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # What a terminal cannot show must not end a command.
+            stream.reconfigure(errors="backslashreplace")
+    make_app()(prog_name=PROGRAM)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Opening what a command works on: a model with its memory, or a store that is there."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvgraft.cli.progress import Watch
+from kvgraft.errors import StoreError
+
+if TYPE_CHECKING:
+    from kvgraft.api import Memory
+    from kvgraft.library.records import Library
+    from kvgraft.store.chunks import ChunkStore
+
+NAME_ANOTHER = "name another folder with --store or KVGRAFT_STORE"
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How a model is computed; every one of them may change bits."""
+
+    dtype: str
+    device: str
+    threads: int | None
+    paranoid: bool
+
+    def as_dict(self) -> dict[str, str | int | bool | None]:
+        return asdict(self)
+
+
+@contextmanager
+def opened(
+    model: str, store: Path | None, tenant: str, engine: EngineOptions, watch: Watch
+) -> Iterator[Memory]:
+    """The model with its memory, closed afterwards."""
+    from kvgraft.api import open_memory
+
+    folder = store_folder(store)
+    # Whatever an engine's packages print while they load is not this command's output.
+    with contextlib.redirect_stdout(sys.stderr):
+        memory = open_memory(
+            model,
+            store=folder,
+            tenant=tenant,
+            dtype=engine.dtype,
+            device=engine.device,
+            threads=engine.threads,
+            paranoid=engine.paranoid,
+            progress=watch.progress,
+            say=watch.say,
+        )
+    with memory:
+        yield memory
+
+
+def fetch_demo(model: str, watch: Watch) -> None:
+    """Pull a demo model that is absent, here, where its licence and size can be shown."""
+    from kvgraft.engines import catalog
+
+    # Without an engine that can load it, fetching would be in vain.
+    if model in catalog.CATALOG and importlib.util.find_spec("torch") is not None:
+        catalog.pull(model, watch.progress, watch.say)
+
+
+def store_folder(store: Path | None) -> Path:
+    """The folder that is meant, whether or not it is there.
+
+    Raises:
+        StoreError: something else than a folder stands there.
+    """
+    from kvgraft.api import default_store
+
+    folder = default_store() if store is None else store.expanduser()
+    if folder.exists() and not folder.is_dir():
+        raise StoreError("the store is a file, not a folder", where=str(folder), hint=NAME_ANOTHER)
+    return folder
+
+
+@contextmanager
+def existing_chunks(store: Path | None) -> Iterator[ChunkStore]:
+    """The chunk store of a folder that has one, closed afterwards.
+
+    Raises:
+        StoreError: there is none. Looking must not make one: a misspelt name would look empty.
+    """
+    from kvgraft.store.check import MARK_NAME, open_local
+
+    folder = store_folder(store)
+    if not (folder / MARK_NAME).exists() and not (folder / "blobs").is_dir():
+        raise _nothing("store", folder)
+    chunks = open_local(folder)
+    try:
+        yield chunks
+    finally:
+        chunks.close()
+
+
+@contextmanager
+def existing_library(store: Path | None, *, read_only: bool) -> Iterator[Library]:
+    """The library of a folder that has one, closed afterwards.
+
+    Raises:
+        StoreError: there is none.
+    """
+    from kvgraft.api import LIBRARY_NAME, open_library
+
+    folder = store_folder(store)
+    if not (folder / LIBRARY_NAME).exists():
+        raise _nothing("library", folder)
+    with open_library(folder, read_only=read_only) as library:
+        yield library
+
+
+def _nothing(what: str, folder: Path) -> StoreError:
+    return StoreError(
+        f"there is no {what} yet",
+        where=str(folder),
+        hint=f"'kvgraft solve' and 'kvgraft ask' make one; or {NAME_ANOTHER}",
+    )

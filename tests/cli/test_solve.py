@@ -1,0 +1,185 @@
+"""`solve`: a line for each problem, totals, going on after an interruption, one real model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kvgraft.cli import docs
+
+SLOW = """\
+import pathlib, sys, time
+pathlib.Path(sys.argv[1]).open("a").write("judged\\n")
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_a_line_for_each_problem_then_totals(run, solving) -> None:
+    seen = run(*solving)
+    assert seen.status == 0, seen.stderr
+    heading, *lines, total = seen.stdout.splitlines()
+    assert heading.split() == ["problem", "state", "answer", "kept", "tokens", "seconds"]
+    assert [line.split()[0] for line in lines] == ["1", "2", "3", "4"]
+    assert {line.split()[1] for line in lines} <= {"solved", "unsolved"}
+    assert total.startswith("4 problems: ")
+    for line in lines:
+        if "text only" in line:
+            assert "the model says" in line  # the reason
+
+    again = run(*solving)
+    assert again.status == 0
+    assert "0 solved" in again.stdout
+    for line in again.stdout.splitlines()[1:-1]:
+        assert " known " in line or "unsolved" in line
+        if "text only" in line:
+            assert "the model says" in line
+
+
+def test_the_document(run, solving) -> None:
+    seen = run(*solving, "--json")
+    assert seen.status == 0
+    document = seen.document
+    assert set(document) == set(docs.DOCUMENTS["solve"])
+    rows, totals = document["outcomes"], document["totals"]
+    assert [row["id"] for row in rows] == ["1", "2", "3", "4"]
+    assert totals["problems"] == 4
+    assert totals["solved"] == sum(row["state"] == "solved" for row in rows) >= 1
+    assert totals["replays"] + totals["text_only"] == totals["solved"]
+    assert totals["decode_tokens"] == sum(row["cost"]["decode_tokens"] for row in rows) > 0
+    for row in rows:
+        assert (row["deposit_id"] is None) == (row["state"] == "unsolved")
+        assert bool(row["detail"]) == (row["replays"] is False)
+
+
+def test_unsolved_problems_are_counted_and_no_error(run, problems) -> None:
+    words = ("solve", problems, "--model", "toy", "--verifier", "exact", "--max-tokens", 4)
+    seen = run(*words, "--attempts", 2, "--json")
+    assert seen.status == 0
+    assert seen.document["totals"]["unsolved"] == 4
+    assert {row["state"] for row in seen.document["outcomes"]} == {"unsolved"}
+    human = run(*words, "--attempts", 2)
+    assert human.status == 0
+    assert "4 unsolved" in human.stdout
+
+
+def test_a_problem_without_room_does_not_stop_the_others(run, tmp_path) -> None:
+    file = tmp_path / "long.jsonl"
+    rows = [{"problem": "x" * 3000, "id": "long"}, {"problem": "What is 1 + 1?", "id": "short"}]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    words = ("solve", file, "--model", "toy:4", "--verifier", "command:true", "--max-tokens", 64)
+    seen = run(*words, "--json")
+    assert seen.status == 0
+    long, short = seen.document["outcomes"]
+    assert long["state"] == "no_room"
+    assert "2048" in long["detail"]
+    assert short["state"] in ("solved", "unsolved")
+
+
+def test_tenants_do_not_see_each_other(run, solving) -> None:
+    assert run(*solving, "--tenant", "ann").status == 0
+    assert run("library", "ls", "--tenant", "bob", "--json").document["total"] == 0
+    mine = run("library", "ls", "--tenant", "ann", "--json").document["deposits"]
+    assert mine
+    id = mine[0]["id"]
+    assert run("library", "show", id, "--tenant", "ann").status == 0
+    for words in (("show", id), ("revoke", id, "--reason", "not mine")):
+        assert run("library", *words, "--tenant", "bob").status == 3
+
+
+def test_an_error_in_the_middle_shows_what_was_finished(run, solving, monkeypatch) -> None:
+    from kvgraft.errors import StoreFull
+    from kvgraft.library.records import Library
+
+    put, calls = Library.run_put, []
+
+    def fails_later(self: Library, *words: object, **options: object) -> object:
+        calls.append(words)
+        if len(calls) == 3:
+            raise StoreFull("no space left", where="here")
+        return put(self, *words, **options)
+
+    monkeypatch.setattr(Library, "run_put", fails_later)
+    seen = run(*solving, "--json")
+    assert (seen.status, seen.document["error"]["code"]) == (6, "store_full")
+    assert len(seen.document["outcomes"]) == 2
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)], ids=["human", "json"])
+def test_ctrl_c_keeps_what_is_finished_and_the_rerun_goes_on(
+    run, start, problems, tmp_path, more
+) -> None:
+    judged, script = tmp_path / "judged", tmp_path / "slow.py"
+    script.write_text(SLOW)
+
+    def words(seconds: float) -> list[object]:
+        verifier = f"command:{sys.executable} {script} {judged} {seconds}"
+        return [
+            *("solve", problems, "--model", "toy:4", "--verifier", verifier),
+            *("--max-tokens", 64, *more),
+        ]
+
+    process = start(*words(0.2))
+    # The first problem's deposit takes a few judgements; then the next one has begun.
+    deadline = time.monotonic() + 60
+    while not _finished_one(judged, Path(os.environ["KVGRAFT_STORE"])):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 130, stderr
+    assert "error: interrupted" in stderr
+    assert "run the same command again" in stderr
+    assert "Traceback" not in stderr
+    if more:
+        document = json.loads(stdout)
+        assert document["error"]["code"] == "interrupted"
+        assert 1 <= len(document["outcomes"]) < 4
+    assert list((Path(os.environ["KVGRAFT_STORE"]) / "tmp").iterdir()) == []
+    assert run("store", "check").status == 0
+    assert run("library", "check").status == 0
+
+    again = run(*words(0), *({"--json"} - set(more)))
+    assert again.status == 0, again.stderr
+    states = [row["state"] for row in again.document["outcomes"]]
+    assert len(states) == 4
+    assert "known" in states
+
+
+def _finished_one(judged: Path, store: Path) -> bool:
+    """Whether the first problem is done and something is going on with the next."""
+    from kvgraft.api import LIBRARY_NAME, open_library
+
+    if not (store / LIBRARY_NAME).exists() or not judged.exists():
+        return False
+    try:
+        with open_library(store, read_only=True) as library:
+            return library.count() >= 1
+    except Exception:  # it is being made right now
+        return False
+
+
+@pytest.mark.model("demo:smollm2")
+def test_a_real_model_replays_in_another_process(run, spawn, model_path, tmp_path) -> None:
+    file = tmp_path / "one.jsonl"
+    question = "What is 2 + 2? Reply with the number only."
+    file.write_text(json.dumps({"problem": question}))
+    # Any number will do: what is tested is the way, not the model.
+    words = ("--model", "demo:smollm2", "--verifier", "regex:[0-9]+")
+    solved = run("solve", file, *words, "--attempts", 4, "--max-tokens", 32, "--json")
+    assert solved.status == 0, solved.stderr
+    (row,) = solved.document["outcomes"]
+    assert (row["state"], row["replays"]) == ("solved", True), row
+    asked = spawn(*("ask", question, "--model", "demo:smollm2", "--require", "replayed", "--json"))
+    assert asked.status == 0, asked.stderr
+    document = asked.document
+    assert (document["how"], document["grade"], document["exact"]) == ("replayed", "proved", True)
+    assert document["cost"]["prefill_tokens"] == 0
+    assert document["cost"]["decode_tokens"] <= 16
