@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-import common
+import harness
 
 TARGETS: dict[str, tuple[str, float]] = {
     "restore_vs_prefill_gemma3": (">=", 400),
@@ -58,7 +58,7 @@ def timed(function: Callable[[], Any]) -> tuple[float, Any]:
 def open_model(name: str) -> Any:
     from kvgraft.engines.registry import open_engine
 
-    return open_engine(name, threads=common.threads())
+    return open_engine(name, threads=harness.threads())
 
 
 def measure_restore(model: str) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def _read_floor(folder: Path, entries: list[Any], *, verified: bool) -> float:
 def _peak_memory(model: str, folder: str, ids: list[int]) -> float:
     """Bytes by which a process that has the model loaded grows at its peak during one restore."""
     job = {"model": model, "folder": folder, "ids": ids}
-    out = common.run_part(__file__, "peak", job)
+    out = harness.run_part(__file__, "peak", job)
     return float(out["peak_bytes"])
 
 
@@ -190,11 +190,11 @@ def part_peak(job: dict[str, Any]) -> dict[str, Any]:
     engine = open_model(job["model"])
     compute_prompt(engine, None, job["ids"][:40], keep=Keep.NOTHING).context.close()
     chunks = open_local(Path(job["folder"]))
-    before = common.resident_bytes()
-    common.reset_peak()
+    before = harness.resident_bytes()
+    harness.reset_peak()
     computed = compute_prompt(engine, chunks, job["ids"], keep=Keep.NOTHING)
     assert computed.report.calls_made == 0
-    return {"peak_bytes": common.peak_resident_bytes() - before}
+    return {"peak_bytes": harness.peak_resident_bytes() - before}
 
 
 def measure_plan(model: str) -> dict[str, Any]:
@@ -267,7 +267,7 @@ def measure_ttft(model: str) -> dict[str, Any]:
 
 def measure_lookup(_: str) -> dict[str, Any]:
     """Microseconds per look-up by exact address, canonicalisation and revocation included."""
-    small, large = (common.lookup_us(count) for count in (1_000, 100_000))
+    small, large = (harness.lookup_us(count) for count in (1_000, 100_000))
     return {"us_1k": small, "us_100k": large, "flatness": large / small}
 
 
@@ -275,7 +275,7 @@ def measure_replay(model: str) -> dict[str, Any]:
     """The demonstration's problems: decode tokens per replay, and answers equal to the record."""
     from kvgraft.cli.demo import DemoOptions, run_demo
 
-    result = run_demo(DemoOptions(model=model, threads=common.threads()))
+    result = run_demo(DemoOptions(model=model, threads=harness.threads()))
     totals = result["totals"]
     replayed = [row["after"] for row in result["rows"] if row["after"]["how"] == "replayed"]
     right = sum(after["right"] for after in replayed)
@@ -330,7 +330,7 @@ def main() -> int:
     parser.add_argument("--part", nargs=2, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.part:
-        return common.answer_part(
+        return harness.answer_part(
             arguments.part,
             {"peak": part_peak, "measure": lambda job: PARTS[job["part"]][0](job["model"])},
         )
@@ -338,10 +338,10 @@ def main() -> int:
     for part in arguments.only.split(","):
         for model in PARTS[part][1]:
             print(f"measuring {part} {model}", file=sys.stderr, flush=True)
-            seen[f"{part} {model}"] = common.run_part(
+            seen[f"{part} {model}"] = harness.run_part(
                 __file__, "measure", {"part": part, "model": model}
             )
-    common.report(
+    harness.report(
         "spine",
         figures_of(seen),
         TARGETS,

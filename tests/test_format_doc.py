@@ -16,6 +16,7 @@ from blake3 import blake3
 from golden.read import GOLDEN, NAMES, Golden
 from kvgraft import limits
 from kvgraft.blob import header as header_module
+from kvgraft.blob import payload as payload_module
 from kvgraft.blob.header import MAX_POSITION, ObjectHeader
 from kvgraft.blob.pack import TRAILER_BYTES, PackEntry, pack_end, pack_name
 from kvgraft.blob.payload import ChunkPlace, payload_head
@@ -168,7 +169,6 @@ def test_metadata() -> None:
     rows = {row["key"]: row["value"] for row in table("metadata")}
     for role in Role:
         head = payload_head(SPEC, role, PLACE)
-        assert len(head) % 64 == 0
         metadata = json.loads(head[8:])["__metadata__"]
         expected = [key for key in rows if "NNNN" not in key]
         if role is Role.NEAR:
@@ -296,6 +296,9 @@ def test_other_numbers_in_the_text() -> None:
     assert f"up to a multiple of {limits.PACK_ALIGN_BYTES:,}" in TEXT
     assert f"the pack's last {TRAILER_BYTES} bytes" in TEXT
     assert f"{limits.OBJECT_HEADER_BYTES} bytes in front of every payload" in TEXT
+    assert f"start at a multiple of {payload_module._ALIGN_BYTES} bytes" in TEXT
+    large, align = payload_module._LARGE_BYTES, payload_module._LARGE_ALIGN_BYTES
+    assert f"where they are {large:,} bytes or more in all, at a multiple of {align:,}" in TEXT
 
 
 # --- rules ------------------------------------------------------------------------------------

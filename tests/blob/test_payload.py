@@ -87,9 +87,21 @@ def len_data(tensors: Any) -> int:
 @given(spec=SPECS, place=PLACES, role=st.sampled_from(Role))
 def test_tensors_start_on_a_cache_line(spec: StateSpec, place: ChunkPlace, role: Role) -> None:
     head = payload_head(spec, role, place)
-    assert len(head) % 64 == 0
+    assert (len(head) + 4 * place.count) % 64 == 0
     assert int.from_bytes(head[:8], "little") == len(head) - 8
     assert head[8:].rstrip(b" ").endswith(b"}")
+
+
+@pytest.mark.parametrize(("rows", "align"), [(1023, 64), (1024, 32 * 1024), (1025, 32 * 1024)])
+def test_large_tensors_start_where_hashing_is_fastest(rows: int, align: int) -> None:
+    spec = StateSpec((LayerSpec(LayerKind.FULL, 2, 128, 128, "BF16"),), 8, "F32")  # 1 KiB a token
+    place = ChunkPlace(0, rows, 2048)
+    payload = build(spec, Role.KEEP, place)
+    start = len(payload_head(spec, Role.KEEP, place)) + 4 * rows
+    assert start % align == 0
+    assert start % (32 * 1024) == 0 or align == 64
+    tensors = dict(safetensors.deserialize(payload))
+    assert bytes(tensors["layer.0000.key"]["data"]) == payload[start : start + rows * 512]
 
 
 def test_the_head_spelled_out() -> None:
@@ -100,7 +112,7 @@ def test_the_head_spelled_out() -> None:
         '"layer.0001.key":{"dtype":"F32","shape":[5,1,2],"data_offsets":[32,72]},'
         '"layer.0001.value":{"dtype":"F32","shape":[5,1,2],"data_offsets":[72,112]}}'
     )
-    padded = text.encode() + b" " * (-(8 + len(text)) % 64)
+    padded = text.encode() + b" " * (-(8 + len(text) + 4 * 8) % 64)
     assert payload_head(SPEC, Role.NEAR, PLACE) == len(padded).to_bytes(8, "little") + padded
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from kvgraft.api import open_library
 from kvgraft.cli import docs
+from kvgraft.errors import StoreError, StoreFull
+from kvgraft.library.records import Library
 
 SLOW = """\
 import pathlib, sys, time
@@ -93,9 +98,6 @@ def test_tenants_do_not_see_each_other(run, solving) -> None:
 
 
 def test_an_error_in_the_middle_shows_what_was_finished(run, solving, monkeypatch) -> None:
-    from kvgraft.errors import StoreFull
-    from kvgraft.library.records import Library
-
     put, calls = Library.run_put, []
 
     def fails_later(self: Library, *words: object, **options: object) -> object:
@@ -125,12 +127,10 @@ def test_ctrl_c_keeps_what_is_finished_and_the_rerun_goes_on(
         ]
 
     process = start(*words(0.2))
-    # The first problem's deposit takes a few judgements; then the next one has begun.
-    deadline = time.monotonic() + 60
-    while not _finished_one(judged, Path(os.environ["KVGRAFT_STORE"])):
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    _wait(process, lambda: _deposits(Path(os.environ["KVGRAFT_STORE"])) >= 1)
+    # Once the first deposit is there, the next judgement is about another problem.
+    seen = judged.read_text()
+    _wait(process, lambda: judged.read_text() != seen)
     process.send_signal(signal.SIGINT)
     stdout, stderr = process.communicate(timeout=60)
 
@@ -153,17 +153,21 @@ def test_ctrl_c_keeps_what_is_finished_and_the_rerun_goes_on(
     assert "known" in states
 
 
-def _finished_one(judged: Path, store: Path) -> bool:
-    """Whether the first problem is done and something is going on with the next."""
-    from kvgraft.api import LIBRARY_NAME, open_library
+def _wait(process: subprocess.Popen[str], come: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not come():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
-    if not (store / LIBRARY_NAME).exists() or not judged.exists():
-        return False
+
+def _deposits(store: Path) -> int:
+    """How many there are while another process makes them."""
     try:
         with open_library(store, read_only=True) as library:
-            return library.count() >= 1
-    except Exception:  # it is being made right now
-        return False
+            return library.count()
+    except StoreError:  # its file is being made right now
+        return 0
 
 
 @pytest.mark.model("demo:smollm2")
@@ -172,12 +176,13 @@ def test_a_real_model_replays_in_another_process(run, spawn, model_path, tmp_pat
     question = "What is 2 + 2? Reply with the number only."
     file.write_text(json.dumps({"problem": question}))
     # Any number will do: what is tested is the way, not the model.
-    words = ("--model", "demo:smollm2", "--verifier", "regex:[0-9]+")
-    solved = run("solve", file, *words, "--attempts", 4, "--max-tokens", 32, "--json")
+    model = ("--model", "demo:smollm2", "--threads", 1)  # fast on a busy machine, too
+    effort = ("--verifier", "regex:[0-9]+", "--attempts", 8, "--max-tokens", 64)
+    solved = run("solve", file, *model, *effort, "--json")
     assert solved.status == 0, solved.stderr
     (row,) = solved.document["outcomes"]
     assert (row["state"], row["replays"]) == ("solved", True), row
-    asked = spawn(*("ask", question, "--model", "demo:smollm2", "--require", "replayed", "--json"))
+    asked = spawn(*("ask", question, *model, "--require", "replayed", "--json"))
     assert asked.status == 0, asked.stderr
     document = asked.document
     assert (document["how"], document["grade"], document["exact"]) == ("replayed", "proved", True)

@@ -87,12 +87,13 @@ class ScriptedEngine(ToyEngine):
         return scripted(super().open_context(capacity), None)
 
     def _read_alphabet(self) -> np.ndarray:
-        context, block = super().open_context(260), self.form.block
+        rows, block = [], self.form.block
         for start in range(0, 260, block):
+            context = super().open_context(block)
             context.run(np.arange(start, min(start + block, 260)), block)
-        rows = value_rows(context)
-        context.close()
-        return rows
+            rows.append(value_rows(context))
+            context.close()
+        return np.concatenate(rows)
 
     def spell(self, rows: np.ndarray) -> str:
         """The tokens that layer 0's values stand for."""

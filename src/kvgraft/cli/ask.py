@@ -140,7 +140,6 @@ def ask_command(
 
 
 def _problem(text: str | None, file: Path | None, system: str | None, key: str | None) -> Problem:
-    from kvgraft.library.address import canonical_text
     from kvgraft.library.problem import Problem
 
     if (text is None) == (file is None):
@@ -148,8 +147,7 @@ def _problem(text: str | None, file: Path | None, system: str | None, key: str |
             "give the problem either as TEXT or with --file", hint="see 'kvgraft ask --help'"
         )
     given = text if text is not None else _read(file or Path("-"))
-    shown = None if system is None else canonical_text(system)
-    return Problem("", canonical_text(given), expected=key, system=shown)
+    return Problem("", given, expected=key, system=system)
 
 
 def _read(file: Path) -> str:

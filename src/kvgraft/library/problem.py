@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from kvgraft.errors import InputError, LimitExceeded
 from kvgraft.library.address import canonical_text
@@ -126,7 +126,7 @@ def _parse(line: str, number: int, where: str) -> Problem:
         raise InputError(error.what, where=place, hint=error.hint) from error
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: Any) -> TypeGuard[str]:
     return isinstance(value, str) and not isinstance(value, _Number)
 
 
