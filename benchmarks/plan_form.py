@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from common import machine, threads, versions
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from harness import machine, threads, versions
 from kvgraft.engines.arena import Arena
 from kvgraft.engines.gguf_convert import convert
 from kvgraft.engines.modelcache import converted_root

@@ -7,6 +7,8 @@ caller can rely on: a `code` (stable, for programs), an `exit_status` (for the c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 # Exit statuses. 0 is success, 1 means "the check ran and its answer is no".
 EXIT_FAILED_CHECK = 1
 EXIT_USAGE = 2
@@ -218,3 +220,15 @@ class CheckFailed(KvgraftError):
     """A check ran to its end and its answer is no (`prove`, `store check`, `doctor`)."""
 
     code, exit_status, http_status = "check_failed", EXIT_FAILED_CHECK, 409
+
+
+def revive(data: Mapping[str, str]) -> KvgraftError:
+    """The error that another process told with `as_dict`, of its own class where that is known."""
+    kinds = [KvgraftError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    found = next((kind for kind in kinds if kind.code == data["code"]), KvgraftError)
+    error = found.__new__(found)
+    KvgraftError.__init__(error, data["what"], where=data["where"], hint=data["hint"])
+    error.code = data["code"]
+    return error

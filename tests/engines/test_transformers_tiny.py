@@ -347,6 +347,17 @@ def test_another_thread_of_the_process_gives_the_same_bits() -> None:
         )
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_nothing_runs_past_the_models_context(family: str) -> None:
+    engine = tiny_engine(family, "float32")
+    with pytest.raises(EngineError, match="context"):
+        engine.monolithic_logits(prompt(engine, CONTEXT + 1))
+    with computed(engine, None, prompt(engine, CONTEXT - 1), room=1) as result:
+        with pytest.raises(EngineError, match="context"):  # one token fits, its padding does not
+            result.context.run(prompt(engine, 1), FORM.block)
+        result.context.run(prompt(engine, 1), 1)
+
+
 # --- failures ------------------------------------------------------------------------------------
 
 

@@ -6,10 +6,7 @@ Every phase is a process of its own, so what is recalled can only have come from
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -18,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from kvgraft.errors import EngineError, KvgraftError
+from kvgraft.evidence.process import Progress, Say, run_module
 from kvgraft.library.problem import Problem, read_problems
 
 PROBLEMS = Path(__file__).with_name("demo_problems.jsonl")
@@ -39,8 +36,8 @@ class DemoOptions:
 
 def run_demo(
     options: DemoOptions,
-    progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
-    say: Callable[[str], None] = lambda line: None,
+    progress: Progress = lambda stage, done, total: None,
+    say: Say = lambda line: None,
 ) -> dict[str, Any]:
     """Run all phases and return what they saw, with totals.
 
@@ -63,8 +60,8 @@ def _phase(
     folder: Path,
     phase: str,
     store: str,
-    progress: Callable[[str, int, int], None],
-    say: Callable[[str], None],
+    progress: Progress,
+    say: Say,
 ) -> dict[str, Any]:
     job, result = folder / f"{phase}-{store}.job", folder / f"{phase}-{store}.json"
     what = {
@@ -78,36 +75,9 @@ def _phase(
         "threads": options.threads,
     }
     job.write_text(json.dumps(what), encoding="utf-8")
-    command = [sys.executable, "-m", "kvgraft.cli.demo_phase", str(job), str(result)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                _hear(line, progress, say)
-        except BaseException:
-            process.kill()
-            raise
-    if process.returncode:
-        raise EngineError(f"the {phase} phase ended with status {process.returncode}")
+    run_module("kvgraft.cli.demo_phase", [str(job), str(result)], progress, say)
     seen: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return seen
-
-
-def _hear(line: str, progress: Callable[[str, int, int], None], say: Callable[[str], None]) -> None:
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return  # a library's own chatter
-    if not isinstance(message, dict):
-        return
-    if error := message.get("error"):
-        raised = KvgraftError(error["what"], where=error["where"], hint=error["hint"])
-        raised.code = error["code"]
-        raise raised
-    if "say" in message:
-        say(message["say"])
-    elif message.keys() == {"stage", "done", "total"}:
-        progress(message["stage"], message["done"], message["total"])
 
 
 def _summary(

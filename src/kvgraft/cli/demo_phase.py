@@ -16,6 +16,7 @@ import kvgraft
 from kvgraft.api import Memory
 from kvgraft.decode import Sampling, greedy
 from kvgraft.errors import KvgraftError
+from kvgraft.evidence.process import tell, tell_progress
 from kvgraft.library.ask import REPLAYED, Answer
 from kvgraft.library.deposit import Deposit
 from kvgraft.library.problem import Problem, read_problems
@@ -31,15 +32,10 @@ def main(arguments: list[str]) -> int:
         job = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
         result = _run(job)
     except KvgraftError as error:
-        _tell({"error": error.as_dict()})
+        tell({"error": error.as_dict()})
         return error.exit_status
     Path(arguments[1]).write_text(json.dumps(result), encoding="utf-8")
     return 0
-
-
-def _tell(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
 
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:
@@ -50,10 +46,8 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
             job["model"],
             store=job["store"],
             threads=job["threads"],
-            progress=lambda stage, done, total: _tell(
-                {"stage": stage, "done": done, "total": total}
-            ),
-            say=lambda line: _tell({"say": line}),
+            progress=tell_progress,
+            say=lambda line: tell({"say": line}),
         ) as memory:
             phase = {"learn": _learn, "recall": _recall, "near": _near}[job["phase"]]
             return phase(memory, problems, verifier, job)
@@ -78,7 +72,7 @@ def _learn(
                 **outcome.cost.as_dict(),
             }
         )
-        _tell({"stage": "solving", "done": number + 1, "total": len(problems)})
+        tell({"stage": "solving", "done": number + 1, "total": len(problems)})
     totals = memory.chunks.index.totals()
     return {"asked": asked, "solved": solved, "stored_bytes": totals["pack_bytes"]}
 
@@ -108,7 +102,7 @@ def _ask(
 ) -> dict[str, Any]:
     answer = memory.ask(problem, max_new_tokens=job["max_tokens"])
     right = verifier.verify(problem=problem.text, trace=answer.text, expected=problem.expected)
-    _tell({"stage": stage, "done": 1, "total": 1})
+    tell({"stage": stage, "done": 1, "total": 1})
     return {
         "id": problem.id,
         "how": answer.how,

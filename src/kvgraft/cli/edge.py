@@ -94,7 +94,7 @@ class EdgeGroup(TyperGroup):
         if isinstance(error, Stopped):
             document, hint, error = error.document, error.hint, error.cause
         known = _known(error)
-        status = exit_status(known)
+        status = known.exit_status
         hint = known.hint or hint
         if not hint and not (debug and status == EXIT_INTERNAL):
             hint = _HINTS.get(status, "").format(command=self._named(words), program=PROGRAM)
@@ -144,16 +144,6 @@ def _known(error: BaseException) -> KvgraftError:
         where = context.command_path if context else PROGRAM
         return UsageError(message.rstrip("."), where=where)
     return KvgraftError(f"something unexpected: {type(error).__name__}: {error}")
-
-
-def exit_status(error: KvgraftError) -> int:
-    """The error's exit status. One that came from another process has only its code left."""
-    if type(error) is not KvgraftError:
-        return error.exit_status
-    return next(
-        (one.exit_status for one in error_classes() if one.code == error.code),
-        EXIT_INTERNAL,
-    )
 
 
 def error_classes() -> Iterator[type[KvgraftError]]:

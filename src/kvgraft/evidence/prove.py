@@ -7,21 +7,17 @@ what it was expected to reuse: a run that computed everything again proves nothi
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from kvgraft.errors import EngineError, KvgraftError, UsageError
+from kvgraft.errors import UsageError
+from kvgraft.evidence.process import Progress, run_module
 from kvgraft.evidence.samples import LONGEST
 from kvgraft.evidence.worker import Job
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass
@@ -89,40 +85,7 @@ def prove(
 def _work(job: Job, folder: Path, progress: Progress) -> None:
     path = folder / f"{job.kind}-job.json"
     path.write_text(json.dumps(asdict(job)), encoding="utf-8")
-    command = [sys.executable, "-m", "kvgraft.evidence.worker", str(path)]
-    # A file: a worker that writes much to a pipe nobody reads would wait for ever.
-    with (folder / f"{job.kind}-errors.txt").open("w+", encoding="utf-8", errors="replace") as said:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True) as process:
-            assert process.stdout is not None
-            try:
-                for line in process.stdout:
-                    _hear(line, progress)
-            except BaseException:
-                process.kill()
-                raise
-        said.seek(0)
-        words = said.read()
-    if process.returncode:
-        raise EngineError(
-            f"the {job.kind} process ended with status {process.returncode}",
-            where=job.model,
-            hint=words.strip().splitlines()[-1] if words.strip() else "it said nothing",
-        )
-
-
-def _hear(line: str, progress: Progress) -> None:
-    try:
-        message = json.loads(line)
-    except ValueError:
-        return  # a library's own chatter
-    if not isinstance(message, dict):
-        return
-    if error := message.get("error"):
-        raised = KvgraftError(error["what"], where=error["where"], hint=error["hint"])
-        raised.code = error["code"]
-        raise raised
-    if message.keys() == {"stage", "done", "total"}:
-        progress(message["stage"], message["done"], message["total"])
+    run_module("kvgraft.evidence.worker", [str(path)], progress)
 
 
 def _compare(model: str, folder: Path) -> Proof:

@@ -36,9 +36,7 @@ def corpus() -> str:
     return inspect.cleandoc("\n\n".join(topics[name] for name in sorted(topics)))
 
 
-def make_samples(
-    engine: Engine, count: int, seed: int = 0, longest: int = LONGEST
-) -> list[Sample]:
+def make_samples(engine: Engine, count: int, seed: int = 0, longest: int = LONGEST) -> list[Sample]:
     """`count` prompts of 64 to `longest` tokens (or what the context holds), spread by ratio, each
     with a split; block boundaries and their neighbours are always among them.
 
@@ -53,13 +51,13 @@ def make_samples(
         )
     block = engine.form.block
     rng = np.random.default_rng(seed)
-    lengths = np.geomspace(SHORTEST, longest, count).astype(int)
+    lengths = np.rint(np.geomspace(SHORTEST, longest, count)).astype(int)
     text = corpus()
     samples = []
     for number, length in enumerate(int(length) for length in lengths):
         if number % 5 == 1:  # on a block boundary, or one token beside it
             length = max(1, length // block) * block + (number // 5) % 3 - 1
-            length = min(max(length, 2), longest)
+            length = min(max(length, SHORTEST), longest)
         start = int(rng.integers(0, len(text) - length * _TEXT_CHARS_PER_TOKEN))
         ids = encode(engine.tokenizer, text[start : start + length * _TEXT_CHARS_PER_TOKEN])
         samples.append(_split(engine, ids[:length], number, rng))

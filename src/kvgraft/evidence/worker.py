@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from kvgraft.decode import greedy
 from kvgraft.engines.base import Context, Engine
 from kvgraft.engines.registry import open_engine
 from kvgraft.errors import EngineError, KvgraftError
 from kvgraft.evidence.controls import CONTROLS, altered_store, full_blocks
+from kvgraft.evidence.process import tell, tell_progress
 from kvgraft.evidence.samples import DECODE_STEPS, Sample, make_samples
 from kvgraft.plan import Call
 from kvgraft.reuse import Computed, Keep, compute_prompt
@@ -49,23 +49,14 @@ def main(arguments: list[str]) -> int:
         job = Job(**json.loads(Path(arguments[0]).read_text(encoding="utf-8")))
         _run(job)
     except KvgraftError as error:
-        _tell({"error": error.as_dict()})
+        tell({"error": error.as_dict()})
         return error.exit_status
     return 0
 
 
-def _tell(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-def _progress(stage: str, done: int, total: int) -> None:
-    _tell({"stage": stage, "done": done, "total": total})
-
-
 def _run(job: Job) -> None:
     folder = Path(job.folder)
-    engine = open_engine(job.model, progress=_progress, **job.options)
+    engine = open_engine(job.model, progress=tell_progress, **job.options)
     if job.kind == "prepare":
         samples = make_samples(engine, job.samples, job.seed, job.longest)
         text = json.dumps([asdict(sample) for sample in samples])
@@ -94,7 +85,7 @@ def _prepare(
         computed.context.close()
         if computed.report.capture_error or computed.report.drifted:
             raise EngineError(f"the capture failed: {computed.report}")
-        _progress("capture", number + 1, len(samples))
+        tell_progress("capture", number + 1, len(samples))
     return {"raw_digests": raw_digests(chunks)}
 
 
@@ -121,7 +112,7 @@ def _cold(
                 folder / f"monolithic-{number}.npy", engine.monolithic_logits(np.array(sample.ids))
             )
         rows.append(seen)
-        _progress("cold", number + 1, len(samples))
+        tell_progress("cold", number + 1, len(samples))
     return {"samples": rows, "raw_digests": raw_digests(chunks)}
 
 
@@ -137,7 +128,7 @@ def _graft(
         seen = _observe(engine, chunks, sample)
         np.save(folder / f"graft-{number}.npy", seen.pop("vectors"))
         rows.append(seen)
-        _progress("graft", number + 1, len(samples))
+        tell_progress("graft", number + 1, len(samples))
     return {"samples": rows, "controls": _controls(engine, chunks, samples)}
 
 
