@@ -97,6 +97,12 @@ def test_a_flat_row_wider_than_the_short_cut_is_sampled_whole() -> None:
     assert not tops[np.flatnonzero(wanted)[0] - 1 :: -1].any()
 
 
+def test_a_draw_belongs_to_the_share_that_begins_at_it() -> None:
+    even = np.zeros((5, 4), np.float32)
+    draws = np.array([0.0, 0.25, 0.5, 0.75, np.nextafter(0.75, 0)])
+    assert draw_tokens(even, draws, Sampling(1.0, 1.0)).tolist() == [0, 1, 2, 3, 2]
+
+
 def test_a_peak_takes_every_draw() -> None:
     sharp = np.array([0, 0, 40, 0], np.float32)
     draws = np.array([0.0, 0.5, np.nextafter(1.0, 0.0)])

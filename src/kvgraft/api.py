@@ -19,7 +19,7 @@ from kvgraft.context.chat import Chat
 from kvgraft.engines.base import Engine, Message
 from kvgraft.engines.modelcache import Progress, Say
 from kvgraft.engines.registry import open_engine
-from kvgraft.library.address import canonical_text
+from kvgraft.errors import UsageError
 from kvgraft.library.ask import Answer
 from kvgraft.library.ask import ask as ask_problem
 from kvgraft.library.problem import Problem
@@ -79,11 +79,13 @@ class Memory:
         """Replay the deposit at the problem's exact address, or make one fresh attempt.
 
         Raises:
+            UsageError: a `system` text beside a `Problem`, which has its own.
             InputError, ContextTooLong: the problem cannot be posed to this model.
         """
         if isinstance(problem, str):
-            shown = None if system is None else canonical_text(system)
-            problem = Problem("", canonical_text(problem), system=shown)
+            problem = Problem("", problem, system=system)
+        elif system is not None:
+            raise UsageError("a Problem has its own system text", hint="give it there")
         with _opened(verifier) as judge:
             return ask_problem(
                 self._workspace, problem, verifier=judge, max_new_tokens=max_new_tokens

@@ -18,6 +18,17 @@ class Cost:
     seconds: float = 0.0
     joules: float | None = None
 
+    def __add__(self, other: Cost) -> Cost:
+        known = self.joules is not None and other.joules is not None
+        return Cost(
+            attempts=self.attempts + other.attempts,
+            prefill_tokens=self.prefill_tokens + other.prefill_tokens,
+            reused_tokens=self.reused_tokens + other.reused_tokens,
+            decode_tokens=self.decode_tokens + other.decode_tokens,
+            seconds=self.seconds + other.seconds,
+            joules=(self.joules or 0.0) + (other.joules or 0.0) if known else None,
+        )
+
     def as_dict(self) -> dict[str, int | float | None]:
         return asdict(self)
 

@@ -97,9 +97,10 @@ def test_large_tensors_start_where_hashing_is_fastest(rows: int, align: int) -> 
     spec = StateSpec((LayerSpec(LayerKind.FULL, 2, 128, 128, "BF16"),), 8, "F32")  # 1 KiB a token
     place = ChunkPlace(0, rows, 2048)
     payload = build(spec, Role.KEEP, place)
-    start = len(payload_head(spec, Role.KEEP, place)) + 4 * rows
+    head = payload_head(spec, Role.KEEP, place)
+    start = len(head) + 4 * rows
     assert start % align == 0
-    assert start % (32 * 1024) == 0 or align == 64
+    assert len(head) - len(head.rstrip(b" ")) < align  # no more padding than that takes
     tensors = dict(safetensors.deserialize(payload))
     assert bytes(tensors["layer.0000.key"]["data"]) == payload[start : start + rows * 512]
 

@@ -15,7 +15,7 @@ from kvgraft.store.chunks import ChunkStore
 from kvgraft.store.index import Index
 from kvgraft.store.memory import MemoryStore
 from kvgraft.testing.engines import EngineConformance
-from kvgraft.testing.grafting import StoreFactory, expect_equal, prompt, run_digest
+from kvgraft.testing.grafting import StoreFactory, expect_equal, prompt, run_digest, telling_lengths
 
 SHAPES = {
     "full": ToyShape(windows=(0, 0), context_tokens=200),
@@ -64,6 +64,23 @@ def test_reuse_ends_where_sharing_ends_in_long_prompts() -> None:
             ]
         expect_equal(seen)
         store.close()
+
+
+def test_memory_that_was_never_written_is_never_seen() -> None:
+    engine = ToyEngine(shape=ToyShape(windows=(0, 24, 2), context_tokens=200))
+    lengths = telling_lengths(engine)
+    clean = [run_digest(engine, None, prompt(engine, tokens))[0] for tokens in lengths]
+    seen = []
+    for tokens, expected in zip(lengths, clean, strict=True):
+        store = ChunkStore(MemoryStore(), Index(None))
+        for case in ("cold", "restored"):
+            arena = engine._pool.take(1)
+            arena._memory[:] = 0xFF  # not a number, whichever row is read
+            engine._pool.give(arena)
+            digest, _ = run_digest(engine, store, prompt(engine, tokens))
+            seen.append(((tokens, case), digest, expected))
+        store.close()
+    expect_equal(seen)
 
 
 def test_names_choose_the_weights() -> None:

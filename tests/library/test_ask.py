@@ -98,6 +98,12 @@ def test_it_is_the_model_that_answers_and_not_the_record(
     assert was_fresh(answer, "not_reproduced")
     assert answer.reasons == ("not_reproduced: the replay says '5', the record '4'",)
     assert (answer.text, answer.grade) == ("Answer: 22", "none")
+    # What the replay took is counted, though it was not returned: 3 tokens beside 11 own ones.
+    assert answer.cost.decode_tokens == 3 + 11
+    assert (answer.cost.attempts, answer.cost.reused_tokens) == (1, 58 + 16)
+    assert answer.cost.prefill_tokens == 2
+    assert answer.reuse is not None
+    assert answer.reuse.tokens == 18
 
 
 def test_logits_with_another_digest_are_not_returned(

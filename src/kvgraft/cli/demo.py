@@ -14,7 +14,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from kvgraft.cli.output import one_line, printable
 from kvgraft.evidence.process import Progress, Say, run_module
 from kvgraft.library.problem import Problem, read_problems
 
@@ -140,13 +142,13 @@ def show(result: dict[str, Any], console: Console) -> None:
         before, solving, after = row["before"], row["solving"], row["after"]
         exact = {True: "yes", False: "NO", None: "-"}[after["same_bytes_cold"]]
         table.add_row(
-            row["problem"],
+            Text(printable(row["problem"])),
             _mark(before),
             str(before["tokens"]),
             f"{before['seconds']:.2f}",
             str(solving["decode_tokens"]),
             f"{solving['seconds']:.1f}",
-            f"{_mark(after)} {after['how']}",
+            _mark(after).append(f" {after['how']}"),
             str(after["tokens"]),
             f"{after['seconds']:.2f}",
             exact,
@@ -156,8 +158,10 @@ def show(result: dict[str, Any], console: Console) -> None:
         console.print(line)
 
 
-def _mark(asked: dict[str, Any]) -> str:
-    return ("right" if asked["right"] else "wrong") + f" ({str(asked['answer'])[:12]})"
+def _mark(asked: dict[str, Any]) -> Text:
+    # As text, not as markup: a model may answer anything.
+    said = "no answer" if asked["answer"] is None else one_line(asked["answer"], 12)
+    return Text(("right" if asked["right"] else "wrong") + f" ({said})")
 
 
 def _lines(totals: dict[str, Any]) -> list[str]:

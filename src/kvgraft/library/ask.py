@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvgraft.decode import greedy
 from kvgraft.errors import ContextTooLong, StoreError
@@ -60,6 +60,7 @@ def ask(
     address = workspace.space(problem.system).address(problem.text)
     fingerprint = workspace.engine.fingerprint.hex
     reasons: list[str] = []
+    spent = Cost()  # on a replay that is not returned
     try:
         deposit = workspace.library.find(address, workspace.tenant, fingerprint)
         reasons += [] if deposit else ["no_deposit: nothing at this exact address"]
@@ -69,10 +70,11 @@ def ask(
     if deposit is not None and (difference := rendered_otherwise(deposit, prompt)):
         reasons.append(f"rendering: {difference}")
     elif deposit is not None:
-        answer = _from_deposit(workspace, deposit, fingerprint, watch, reasons)
+        answer = _from_deposit(workspace, deposit, fingerprint, watch, reasons, spent)
         if answer is not None:
             return answer
-    return _fresh(workspace, problem, prompt, verifier, max_new_tokens, watch, reasons)
+    fresh = _fresh(workspace, problem, prompt, verifier, max_new_tokens, reasons)
+    return replace(fresh, cost=replace(spent + fresh.cost, seconds=watch.seconds))
 
 
 def _from_deposit(
@@ -81,8 +83,9 @@ def _from_deposit(
     fingerprint: str,
     watch: Stopwatch,
     reasons: list[str],
+    spent: Cost,
 ) -> Answer | None:
-    """The deposit's answer, or None with the reason added."""
+    """The deposit's answer, or None with the reason added, and what it took to `spent`."""
     provenance = {
         "model": deposit.model,
         "fingerprint": deposit.fingerprint,
@@ -110,22 +113,19 @@ def _from_deposit(
     except ContextTooLong as error:
         reasons.append(f"no_room: {error}")
         return None
+    spent.prefill_tokens = result.report.computed_tokens
+    spent.reused_tokens = result.report.reused_tokens
+    spent.decode_tokens = result.decoded.steps
     if (difference := reproduces(deposit, fingerprint, result)) is not None:
         reasons.append(f"not_reproduced: {difference}")
         return None
-    cost = Cost(
-        prefill_tokens=result.report.computed_tokens,
-        reused_tokens=result.report.reused_tokens,
-        decode_tokens=result.decoded.steps,
-        seconds=watch.seconds,
-    )
     return Answer(
         how=REPLAYED,
         text=result.text,
         answer=deposit.answer,
         grade=deposit.verdict.grade,
         exact=True if deposit.fingerprint == fingerprint else None,
-        cost=cost,
+        cost=replace(spent, seconds=watch.seconds),
         deposit_id=deposit.id,
         logits_sha256=result.decoded.logits_sha256,
         provenance=provenance,
@@ -140,7 +140,6 @@ def _fresh(
     prompt: Prompt,
     verifier: Verifier | None,
     max_new_tokens: int,
-    watch: Stopwatch,
     reasons: list[str],
 ) -> Answer:
     """One greedy attempt; its grade is none unless a verifier passes it."""
@@ -177,7 +176,6 @@ def _fresh(
             prefill_tokens=computed.report.computed_tokens,
             reused_tokens=computed.report.reused_tokens,
             decode_tokens=decoded.steps,
-            seconds=watch.seconds,
         ),
         finished=decoded.finished,
         logits_sha256=decoded.logits_sha256,

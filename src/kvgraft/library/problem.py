@@ -97,7 +97,6 @@ def _parse(line: str, number: int, where: str) -> Problem:
             line,
             parse_int=_Number,
             parse_float=_Number,
-            parse_constant=_refuse_constant,
             object_pairs_hook=_without_repeats,
         )
     except (ValueError, RecursionError) as error:
@@ -136,10 +135,6 @@ def _plain(value: Any, name: str, where: str) -> str | None:
     if not isinstance(value, str):
         raise InputError(f"`{name}` is neither text nor a number", where=where)
     return str(value)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -110,6 +110,19 @@ class BitCases(EngineCases):
             ]
         expect_equal(seen)
 
+    def test_a_block_is_reused_only_after_its_own_beginning(
+        self, engine: Engine, new_store: StoreFactory
+    ) -> None:
+        block, store = engine.form.block, new_store()
+        one, two = (prompt(engine, 2 * block + 1, seed) for seed in (5, 6))
+        for ids in (one, two):
+            run_digest(engine, store, ids, steps=0)
+        mixed = np.concatenate([one[:block], two[block:]])
+        cold, _ = run_digest(engine, None, mixed)
+        warm, report = run_digest(engine, store, mixed, keep=Keep.NOTHING)
+        assert not np.array_equal(one[:block], two[:block])
+        assert (warm, report.reused_tokens) == (cold, block)
+
     def test_decoding_on_after_a_restore_equals_never_evicted(
         self, engine: Engine, new_store: StoreFactory
     ) -> None:

@@ -1,0 +1,317 @@
+"""The demonstration: its phases on a scripted model, their sum, and what must not pass."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from kvgraft import api
+from kvgraft.cli import demo, demo_phase
+from kvgraft.cli.demo import DemoOptions, passed, run_demo, show
+from kvgraft.cli.output import console
+from kvgraft.errors import InputError, UnknownModel
+from kvgraft.evidence.process import run_module
+from kvgraft.library.problem import Problem, read_problems
+from kvgraft.library.verify.exact import ExactVerifier
+from kvgraft.prompt import CUES
+from library.scripted import QUESTION, ScriptedEngine, solving_engine
+
+STAMPS = "You need at least 5 stamps and have none. How many do you need?"
+LINES = [
+    {"id": "restated", "problem": QUESTION, "answer": "4"},
+    {"id": "near", "problem": STAMPS, "answer": "5"},
+    {"id": "text", "problem": "What is 3 + 3?", "answer": "6"},
+    {"id": "never", "problem": "What is 1 + 1?", "answer": "2"},
+]
+Demo = Callable[..., dict[str, Any]]
+
+
+def scripted() -> ScriptedEngine:
+    engine = solving_engine()
+    engine.on_problem(STAMPS, "Five.\nAnswer: 5", alone="Answer: 4")
+    engine.on("Five.\nAnswer: 5" + CUES[0], " 5 \n")
+    engine.on_problem("What is 3 + 3?", "Answer: 6", alone="Answer: 6, but on it goes " * 9)
+    return engine
+
+
+@pytest.fixture
+def demonstrate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
+    """Run the demonstration with every phase in this process, on a scripted model."""
+
+    def run_phase(module: str, arguments: list[str], progress: Any, say: Any) -> None:
+        assert module == "kvgraft.cli.demo_phase"
+        assert demo_phase.main(arguments) == 0
+
+    def _run(lines: list[dict[str, str]] = LINES, **options: Any) -> dict[str, Any]:
+        path = tmp_path / "problems.jsonl"
+        path.write_text("\n".join(map(json.dumps, lines)))
+        return run_demo(DemoOptions("scripted", 3, 60, problems=path, **options))
+
+    monkeypatch.setattr(demo, "run_module", run_phase)
+    monkeypatch.setattr(demo_phase, "make_verifier", lambda spec: ExactVerifier())
+    monkeypatch.setattr(api, "open_engine", lambda model, **options: scripted())
+    return _run
+
+
+def shown(result: dict[str, Any], **options: Any) -> str:
+    target = Console(file=io.StringIO(), width=200, **options)
+    show(result, target)
+    return target.file.getvalue()  # type: ignore[attr-defined]
+
+
+# --- the whole of it --------------------------------------------------------------------------
+
+
+def test_it_asks_solves_and_asks_again(demonstrate: Demo) -> None:
+    result = demonstrate()
+    assert passed(result)
+    before, solving, after = (
+        [row[part] for row in result["rows"]] for part in ("before", "solving", "after")
+    )
+    assert [row["problem"] for row in result["rows"]] == [line["problem"] for line in LINES]
+    assert [one["how"] for one in before] == ["fresh"] * 4
+    assert [one["right"] for one in before] == [False] * 4  # the third is right, and cut off
+    assert [one["state"] for one in solving] == ["solved"] * 3 + ["unsolved"]
+    assert [one["replays"] for one in solving] == [True, True, False, None]
+    assert [one["how"] for one in after] == ["replayed", "replayed", "recorded", "fresh"]
+    assert [one["right"] for one in after] == [True, True, True, False]
+    assert [one["same_bytes_cold"] for one in after] == [True, True, None, None]
+    assert [one["tokens"] for one in after] == [3, 4, 0, 1]
+    totals = result["totals"]
+    assert totals.pop("stored_bytes") > 0
+    assert totals.pop("solving_seconds") > 0
+    assert totals.pop("replay_seconds_median") > 0
+    assert totals == {
+        "problems": 4,
+        "right_before": 0,
+        "right_after": 3,
+        "replayed": 2,
+        "recorded": 1,
+        "replays_byte_exact": 2,
+        "replay_tokens_median": 3.5,
+        "solving_tokens": sum(one["decode_tokens"] for one in solving),
+        "right_with_library_emptied": 0,
+        "replayed_with_library_emptied": 0,
+        "near_misses_asked": 1,
+        "near_misses_replayed": 0,
+    }
+    near = STAMPS.replace("at least", "at most")
+    assert result["near_misses"] == [{"problem": near, "how": "fresh"}]
+    assert json.loads(json.dumps(result)) == result
+
+
+def test_replays_of_other_bytes_are_not_hidden(
+    demonstrate: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = demo_phase.compute_prompt
+    monkeypatch.setattr(
+        demo_phase,
+        "compute_prompt",
+        lambda engine, store, ids, **options: real(engine, store, (256, *ids), **options),
+    )
+    result = demonstrate()
+    assert result["totals"]["replayed"] == 2
+    assert result["totals"]["replays_byte_exact"] == 0
+    assert not passed(result)
+    assert "NO" in shown(result)
+
+
+def test_a_near_miss_that_is_answered_from_the_library_fails(
+    demonstrate: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Alike(Problem):
+        def __init__(self, id: str, text: str) -> None:
+            super().__init__(id, text.replace("at most", "at least"))
+
+    monkeypatch.setattr(demo_phase, "Problem", Alike)
+    result = demonstrate()
+    assert result["totals"]["near_misses_replayed"] == 1
+    assert not passed(result)
+
+
+def test_an_emptied_library_that_still_answers_fails(
+    demonstrate: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = demo._phase
+
+    def same_store(options: Any, folder: Path, phase: str, store: str, *rest: Any) -> Any:
+        return real(options, folder, phase, "store", *rest)
+
+    monkeypatch.setattr(demo, "_phase", same_store)
+    result = demonstrate()
+    assert result["totals"]["replayed_with_library_emptied"] == 3
+    assert not passed(result)
+
+
+def test_without_a_near_miss_there_is_no_control(demonstrate: Demo) -> None:
+    result = demonstrate([line for line in LINES if line["id"] != "near"])
+    assert result["totals"]["near_misses_asked"] == 0
+    assert result["totals"]["right_after"] == 2
+    assert not passed(result)
+
+
+def test_nothing_solved_is_nothing_shown(demonstrate: Demo) -> None:
+    result = demonstrate([LINES[3], {**LINES[3], "id": "2", "problem": f"{STAMPS} Or not?"}])
+    totals = result["totals"]
+    assert (totals["replayed"], totals["replay_tokens_median"]) == (0, None)
+    assert not passed(result)
+    assert "median replay" not in shown(result)
+
+
+def test_a_bad_problem_file_is_refused_before_any_phase(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read"):
+        run_demo(DemoOptions(problems=tmp_path / "none.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def held() -> dict[str, Any]:
+    """A result that holds, as the phases would record it."""
+    asked = {"how": "replayed", "answer": "4", "right": True, "tokens": 3, "seconds": 0.01}
+    row = {
+        "problem": "What is 2 + 2?",
+        "before": {**asked, "how": "fresh", "right": False, "answer": None, "tokens": 80},
+        "solving": {"decode_tokens": 300, "seconds": 4.0},
+        "after": {**asked, "same_bytes_cold": True},
+    }
+    row["before"]["same_bytes_cold"] = None
+    totals = {
+        "problems": 1,
+        "right_before": 0,
+        "right_after": 1,
+        "replayed": 1,
+        "recorded": 0,
+        "replays_byte_exact": 1,
+        "replay_tokens_median": 3,
+        "replay_seconds_median": 0.01,
+        "solving_tokens": 300,
+        "solving_seconds": 4.0,
+        "stored_bytes": 1_500_000,
+        "right_with_library_emptied": 0,
+        "replayed_with_library_emptied": 0,
+        "near_misses_asked": 1,
+        "near_misses_replayed": 0,
+    }
+    return {"model": "toy", "rows": [row], "totals": totals, "near_misses": []}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("right_after", 0),
+        ("right_before", 1),
+        ("replayed", 0),
+        ("replays_byte_exact", 0),
+        ("replayed_with_library_emptied", 1),
+        ("near_misses_replayed", 1),
+        ("near_misses_asked", 0),
+    ],
+)
+def test_every_claim_has_to_hold(held: dict[str, Any], name: str, value: int) -> None:
+    assert passed(held)
+    result = copy.deepcopy(held)
+    result["totals"][name] = value
+    if name == "replayed":
+        result["totals"]["replays_byte_exact"] = 0
+    assert not passed(result)
+
+
+# --- what is shown ----------------------------------------------------------------------------
+
+
+def test_the_table_has_a_row_for_each_problem_and_the_totals_below(held: dict[str, Any]) -> None:
+    text = shown(held)
+    (row,) = [line for line in text.splitlines() if "What is 2 + 2?" in line]
+    cells = [cell.strip() for cell in row.strip("│ ").split("│")]
+    assert cells == [
+        *("What is 2 + 2?", "wrong (no answer)", "80", "0.01", "300", "4.0"),
+        *("right (4) replayed", "3", "0.01", "yes"),
+    ]
+    for line in (
+        "right answers: 0 of 1 on the first try, 1 of 1 asked again",
+        "1 replayed from disk by the model, 0 kept as text only; 1.5 MB stored",
+        "byte-exact: 1 of 1 replays have the SHA-256 of a cold run's logits",
+        "median replay: 3 decode tokens, 0.01 s; solving took 300 tokens, 4 s in all "
+        "(100 times the tokens)",
+        "control, library emptied: 0 replayed, 0 of 1 right",
+        "control, near miss ('at most' for 'at least'): 0 of 1 replayed",
+    ):
+        assert line in text
+
+
+def test_a_row_says_whether_its_bytes_were_equal(held: dict[str, Any]) -> None:
+    for exact, word in ((True, "yes"), (False, "NO"), (None, "-")):
+        result = copy.deepcopy(held)
+        result["rows"][0]["after"]["same_bytes_cold"] = exact
+        (row,) = [line for line in shown(result).splitlines() if "What is" in line]
+        assert row.strip("│ ").split("│")[-1].strip() == word
+
+
+@pytest.mark.parametrize("markup", [True, False])
+def test_whatever_a_model_says_is_shown_as_text(held: dict[str, Any], markup: bool) -> None:
+    result = copy.deepcopy(held)
+    result["rows"][0]["problem"] = "[red]What[/red] is [/b] 2?"
+    result["rows"][0]["before"]["answer"] = "[/]\x1b[2J\n"
+    text = shown(result, markup=markup)
+    assert "[red]What[/red] is [/b] 2?" in text
+    assert "wrong ([/]\\x1b[2J)" in text
+    assert "\x1b" not in text
+
+
+def test_the_commands_own_console_shows_it(
+    held: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show(held, console())
+    assert "right (4) replayed" in capsys.readouterr().out
+
+
+# --- phases -----------------------------------------------------------------------------------
+
+
+def test_a_phase_tells_its_error_and_status(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = {"phase": "recall", "model": "toy:x", "store": str(tmp_path / "store")}
+    job |= {"problems": str(demo.PROBLEMS), "attempts": 2, "max_tokens": 8, "seed": 0}
+    (tmp_path / "job").write_text(json.dumps({**job, "threads": None}))
+    assert demo_phase.main([str(tmp_path / "job"), str(tmp_path / "result")]) == 4
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "unknown_model"
+    assert not (tmp_path / "result").exists()
+    with pytest.raises(UnknownModel):
+        run_module("kvgraft.cli.demo_phase", [str(tmp_path / "job"), str(tmp_path / "result")])
+
+
+def test_its_own_problems_are_enough_and_have_answers() -> None:
+    problems = read_problems(demo.PROBLEMS)
+    assert len(problems) >= 12
+    assert all(problem.expected for problem in problems)
+    assert any("at least" in problem.text for problem in problems)
+
+
+@pytest.mark.model("demo:smollm2")
+@pytest.mark.usefixtures("model_path")
+def test_on_a_real_model_in_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where other processes want the cores too, threads that wait must not spin.
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    path = tmp_path / "problems.jsonl"
+    lines = [
+        {"problem": "What is 2 + 3?", "answer": "5"},
+        {"problem": "How many days are in a week?", "answer": "7"},
+        {"problem": "How many legs does a spider have?", "answer": "8"},
+        {"problem": STAMPS.replace("many do", "many stamps do"), "answer": "5"},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    stages: list[str] = []
+    options = DemoOptions(attempts=8, max_tokens=48, threads=2, problems=path)
+    result = run_demo(options, lambda stage, done, total: stages.append(stage))
+    assert {"first try", "solving", "asking again"} <= set(stages)
+    assert passed(result), result["totals"]
+    replays = [row["after"] for row in result["rows"] if row["after"]["how"] == "replayed"]
+    assert replays
+    assert all(one["right"] and one["tokens"] <= 16 and not one["reasons"] for one in replays)
