@@ -184,8 +184,8 @@ def equal_share(left: np.ndarray, right: np.ndarray) -> float:
 # --- output -----------------------------------------------------------------------------------
 
 
-def measure(options: argparse.Namespace) -> Figures:
-    """Every figure, printed as it comes."""
+def measure(options: argparse.Namespace) -> None:
+    """Every figure, printed and written as it comes: a run that is cut short keeps what it has."""
     figures: Figures = {}
     for name in options.models:
         for dtype in options.dtypes:
@@ -199,13 +199,27 @@ def measure(options: argparse.Namespace) -> Figures:
             for figure, value in found.items():
                 print(f"  {figure:<48}{value:>10.3f}")
                 figures[f"{short}_{dtype}_{figure}"] = round(value, 5)
+            if options.json:
+                write(options.json, figures)
             del loaded
-    return figures
+
+
+def write(path: Path, figures: Figures) -> None:
+    """The object that every benchmark of the project writes."""
+    goal = f"plan_overhead_block_{BLOCK}"
+    result = {
+        "figures": figures,
+        "targets": {name: f"<= {PLAN_OVERHEAD:g}" for name in figures if name.endswith(goal)},
+        "command": f"python benchmarks/{Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip(),
+        "versions": versions(),
+        "machine": {**machine(), "threads": threads(), "load_average": os.getloadavg()[0]},
+    }
+    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     """See the module."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = argparse.ArgumentParser(description="What the forms of a plan cost, and their bits.")
     parser.add_argument("--models", nargs="+", default=["demo:smollm2", "demo:gemma3"])
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--rounds", type=int, default=3)
@@ -213,18 +227,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(threads())
-    figures = measure(options)
-    if options.json:
-        goal = f"plan_overhead_block_{BLOCK}"
-        targets = {name: f"<= {PLAN_OVERHEAD:g}" for name in figures if name.endswith(goal)}
-        result = {
-            "figures": figures,
-            "targets": targets,
-            "command": f"python {Path(sys.argv[0]).name} {' '.join(sys.argv[1:])}".strip(),
-            "versions": versions(),
-            "machine": {**machine(), "threads": threads(), "load_average": os.getloadavg()[0]},
-        }
-        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    measure(options)
 
 
 if __name__ == "__main__":

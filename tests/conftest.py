@@ -32,6 +32,8 @@ THREADS = 2  # thread counts change bits; every run of the tests has the same on
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(THREADS)
+# Idle kernel threads sleep instead of spinning: tests run beside each other's processes.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # No deadline: a busy two-core machine is slow now and then. In CI every run tries the same inputs.
 settings.register_profile("kvgraft", deadline=None, derandomize="CI" in os.environ)
