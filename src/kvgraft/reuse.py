@@ -18,7 +18,7 @@ import numpy as np
 
 from kvgraft.blob.payload import ChunkPlace, PayloadCheck, as_buffer, check_views, payload_head
 from kvgraft.engines.base import Context, Engine
-from kvgraft.errors import ContextTooLong, KvgraftError, StoreError
+from kvgraft.errors import ContextTooLong, KvgraftError, StoreError, UsageError
 from kvgraft.identity import Fingerprint
 from kvgraft.plan import (
     PUBLIC_SALT,
@@ -174,7 +174,12 @@ def _find(
     base = Role.KEEP if Role.KEEP in roles else Role.NEAR
     found: list[dict[Role, IndexEntry]] = []
     for key in planned.keys[:limit]:
-        objects = store.find(key)
+        # The key stands for the fingerprint already; a broken hash must not make that a guess.
+        objects = {
+            role: entry
+            for role, entry in store.find(key).items()
+            if entry.object.fingerprint == engine.fingerprint.digest
+        }
         if base not in objects:
             break
         found.append(objects)
@@ -192,7 +197,10 @@ def _find(
 def _why_absent(store: ChunkStore, fingerprint: Fingerprint, found: int) -> str:
     if found or store.index.has_fingerprint(fingerprint.digest):
         return f"not_stored: no chunk after {found} calls"
-    stored = (Fingerprint.from_json(text) for text in store.index.fingerprints().values())
+    stored = []
+    for text in store.index.fingerprints().values():
+        with contextlib.suppress(UsageError):  # a damaged text explains nothing
+            stored.append(Fingerprint.from_json(text))
     closest = min((fingerprint.differing(other) for other in stored), key=len, default=())
     # Other weights alone are the same model trained on; with more beside them, another model.
     if closest and ("weights" not in closest or len(closest) == 1):

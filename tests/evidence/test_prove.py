@@ -59,9 +59,11 @@ def proof(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Proof]:
 # --- proofs that hold -------------------------------------------------------------------------
 
 
-def test_the_toy_is_proven_in_separate_processes() -> None:
+def test_the_toy_is_proven_in_separate_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stages: list[tuple[str, int, int]] = []
-    before = set(Path(tempfile.gettempdir()).glob("kvgraft-prove-*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     found = prove("toy", samples=10, progress=lambda *step: stages.append(step))
     assert found.passed, found.failures
     document = json.loads(json.dumps(found.as_dict()))
@@ -78,7 +80,7 @@ def test_the_toy_is_proven_in_separate_processes() -> None:
     assert found.monolithic["samples"] == 10
     assert found.monolithic["max_abs_logit"] is not None
     assert {(kind, n) for kind, n, _ in stages} >= {("capture", 10), ("cold", 10), ("graft", 10)}
-    assert set(Path(tempfile.gettempdir()).glob("kvgraft-prove-*")) <= before
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.model("demo:smollm2")
@@ -259,12 +261,25 @@ def test_controls_that_change_nothing_are_not_detected(
     assert not found.passed
 
 
-def test_without_controls_there_is_no_proof(
-    proof: Callable[..., Proof], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [{"control": "any", "served": True, "changed": False}],
+        [{"control": "any", "served": False, "changed": True}],
+        [
+            {"control": "any", "served": True, "changed": True},
+            {"control": "other", "served": False, "changed": False},
+        ],
+    ],
+)
+def test_every_control_is_served_and_seen_or_there_is_no_proof(
+    proof: Callable[..., Proof], monkeypatch: pytest.MonkeyPatch, rows: list[dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr(worker, "_controls", lambda *given: [])
-    found = proof()
-    assert (found.controls, found.controls_detected, found.passed) == ([], False, False)
+    monkeypatch.setattr(worker, "_controls", lambda *given: rows)
+    found = proof(samples=5, longest=100)
+    assert found.sha_equal == found.reused_as_expected == 5
+    assert (found.controls, found.controls_detected, found.passed) == (rows, False, False)
 
 
 def test_processes_with_different_fingerprints_fail(proof: Callable[..., Proof]) -> None:
