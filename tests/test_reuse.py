@@ -585,7 +585,6 @@ def test_an_interrupted_restore_waits_for_its_readers(
             original(replace(want), reader)
         running.pop()
 
-    monkeypatch.setattr(chunks, "_READ_THREADS", 2)
     monkeypatch.setattr(chunks, "_read_object", slow)
     with pytest.raises(KeyboardInterrupt):
         compute_prompt(toy, store, ids)

@@ -8,10 +8,11 @@ listed again.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
 
 from blake3 import blake3
 
@@ -35,7 +36,6 @@ from kvgraft.store.index import Index, IndexEntry
 # Read and hash in slices that fit a core's second-level cache, so that hashing finds the bytes
 # still there (98 KiB slices: 8.6 ms for 94 MB; whole 5.9 MB objects: 10 ms).
 _SLICE_BYTES = 256 * 1024
-_READ_THREADS = min(2, os.cpu_count() or 1)
 FINGERPRINT_SUFFIX = ".fingerprint"
 
 
@@ -95,23 +95,27 @@ class ChunkStore:
         look-up must not find it for ever. Buffers of a bad object hold bytes that must not be used.
         """
         readers: dict[str, BlobReader] = {}
-        futures: list[Future[None]] = []
         seen: list[ObjectRead] = []
+        jobs: _Jobs = SimpleQueue()
+        helper = self._pool().submit(_read_all, jobs)
         try:
             for want in wanted:
                 seen.append(want)
                 self._open(want, readers)
                 if want.error is None:
-                    reader = readers[want.entry.pack]
-                    futures.append(self._pool().submit(_read_object, want, reader))
-            for future in futures:
-                future.result()
+                    jobs.put((want, readers[want.entry.pack]))
+            for _ in range(2):
+                jobs.put(None)
+            _read_all(jobs)  # two threads in all: a third would only wait for the others
+            helper.result()
         finally:
             # Also on Ctrl-C: the buffers belong to a context that is about to be used again, and
             # the readers are about to be closed.
-            for future in futures:
-                future.cancel()
-            wait(futures)
+            with contextlib.suppress(Empty):
+                while True:
+                    jobs.get_nowait()
+            jobs.put(None)
+            wait([helper])
             for reader in readers.values():
                 reader.close()
         bad = [want for want in seen if want.error is not None]
@@ -153,7 +157,7 @@ class ChunkStore:
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="kvgraft-read")
+            self._threads = ThreadPoolExecutor(1, thread_name_prefix="kvgraft-read")
         return self._threads
 
     def capture(self, fingerprint: Fingerprint) -> Capture:
@@ -171,6 +175,15 @@ class ChunkStore:
             self._threads = None
         self.index.close()
         self.blobs.close()
+
+
+_Jobs: TypeAlias = "SimpleQueue[tuple[ObjectRead, BlobReader] | None]"
+
+
+def _read_all(jobs: _Jobs) -> None:
+    """Read what the queue gives, up to the next `None`."""
+    while (job := jobs.get()) is not None:
+        _read_object(*job)
 
 
 def _read_object(want: ObjectRead, reader: BlobReader) -> None:
