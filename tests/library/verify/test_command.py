@@ -187,3 +187,9 @@ def test_no_descriptor_and_no_process_is_left() -> None:
 def test_a_program_that_cannot_run_is_refused_at_once(argv: list[str]) -> None:
     with pytest.raises(UsageError):
         CommandVerifier(argv)
+
+
+def test_another_program_is_another_version() -> None:
+    one, other = CommandVerifier(["true"]), CommandVerifier(["true", "-x"])
+    assert one.version != other.version
+    assert one.version == CommandVerifier(["true"]).version

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from blake3 import blake3
+from jinja2 import TemplateError
 
 from kvgraft.engines.base import Message
-from kvgraft.errors import UnreadableModel, UsageError
+from kvgraft.errors import InputError, UnreadableModel, UsageError
 from kvgraft.identity import digest_json
 
 
@@ -45,6 +46,13 @@ class TransformersTokenizer:
                 hint="use plain text prompts, or an instruction-tuned model",
             )
         turns = [{"role": message.role, "content": message.content} for message in messages]
-        return str(
-            self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        )
+        try:
+            text = self._tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=True
+            )
+        except TemplateError as error:  # some refuse a system text, or two turns of one side
+            raise InputError(
+                f"the model's chat template refuses these messages: {error}",
+                hint="leave out the system text, or let the sides take turns",
+            ) from error
+        return str(text)

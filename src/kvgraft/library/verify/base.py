@@ -81,6 +81,12 @@ class Verifier(Protocol):
         """Ends the verifier's processes. May be called twice; a later `verify` starts anew."""
 
 
+def version_of(version: str, *arguments: str) -> str:
+    """A verifier's version with a digest of its arguments: other arguments, another judge."""
+    data = json.dumps(arguments).encode("utf-8", "surrogatepass")
+    return f"{version}+{hashlib.sha256(data).hexdigest()[:16]}"
+
+
 def summary(text: str) -> str | dict[str, Any]:
     """`text` for evidence: itself while short, else its digest, its length and its start."""
     if len(json.dumps(text)) <= limits.MAX_EVIDENCE_TEXT_CHARS:

@@ -18,7 +18,13 @@ from typing import IO, Any
 
 from kvgraft import limits
 from kvgraft.errors import UsageError
-from kvgraft.library.verify.base import Verdict, beginning, summary, without_answer
+from kvgraft.library.verify.base import (
+    Verdict,
+    beginning,
+    summary,
+    version_of,
+    without_answer,
+)
 from kvgraft.library.verify.extract import extract
 
 JOIN_SECONDS = 1.0  # the pipes' other ends are closed by then, unless something survived
@@ -38,7 +44,6 @@ class CommandVerifier:
     """
 
     name = "command"
-    version = "1"
 
     def __init__(self, argv: Sequence[str], *, seconds: float = limits.COMMAND_SECONDS) -> None:
         if not argv or not argv[0]:
@@ -50,6 +55,7 @@ class CommandVerifier:
             raise UsageError("no such program, or it cannot be run", where=argv[0])
         # The full path: what runs does not change with a later change of folder.
         self._argv = [str(Path(program).absolute()), *argv[1:]]
+        self.version = version_of("1", *self._argv)
         self._seconds = seconds
 
     def verify(self, *, problem: str, trace: str, expected: str | None) -> Verdict:

@@ -9,7 +9,7 @@ import regex
 
 from kvgraft import limits
 from kvgraft.errors import UsageError
-from kvgraft.library.verify.base import Verdict, summary, without_answer
+from kvgraft.library.verify.base import Verdict, summary, version_of, without_answer
 from kvgraft.library.verify.extract import extract
 
 
@@ -24,7 +24,6 @@ class RegexVerifier:
     """
 
     name = "regex"
-    version = "1"
 
     def __init__(self, pattern: str, *, seconds: float = limits.REGEX_SECONDS) -> None:
         if not pattern:
@@ -33,6 +32,7 @@ class RegexVerifier:
             self._pattern = regex.compile(pattern)
         except (regex.error, OverflowError, RecursionError) as error:
             raise UsageError(f"the pattern does not compile: {error}", where=pattern) from error
+        self.version = version_of("1", pattern)
         self._seconds = seconds
 
     def verify(self, *, problem: str, trace: str, expected: str | None) -> Verdict:
