@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 from blake3 import blake3
 
@@ -102,7 +103,7 @@ def parse_header(data: bytes | bytearray | memoryview, *, where: str = "") -> Ob
     return header
 
 
-def _checked(role: int, fields: tuple, where: str) -> ObjectHeader:  # type: ignore[type-arg]
+def _checked(role: int, fields: tuple[Any, ...], where: str) -> ObjectHeader:
     try:
         known_role = Role(role)
     except ValueError:

@@ -117,8 +117,8 @@ class Arena:
     def _sizes(self, layer: LayerSpec) -> tuple[int, int]:
         rows = self.lanes * self._room(layer) * layer.heads
         element = np.dtype(storage_dtype(layer.dtype)).itemsize
-        sizes = (rows * layer.key_dim * element, rows * layer.value_dim * element)
-        return tuple(size + (-size % _PAGE_BYTES) for size in sizes)  # type: ignore[return-value]
+        key, value = (rows * dim * element for dim in (layer.key_dim, layer.value_dim))
+        return key + (-key % _PAGE_BYTES), value + (-value % _PAGE_BYTES)
 
     def _carve(self, offset: int, layer: LayerSpec, dim: int) -> np.ndarray:
         shape = (self.lanes, self._room(layer), layer.heads, dim)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kvgraft.blob.pack import PackEntry
 from kvgraft.errors import StoreError
@@ -45,7 +46,7 @@ _SELECT = (
 )
 
 
-def _entry(row: Sequence) -> IndexEntry:  # type: ignore[type-arg]
+def _entry(row: Sequence[Any]) -> IndexEntry:
     return IndexEntry(row[0], row[1], PackEntry(*[*row[2:10], _role(row[10])]))
 
 
