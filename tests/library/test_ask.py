@@ -36,11 +36,6 @@ from library.scripted import (
 
 
 @pytest.fixture
-def engine() -> ScriptedEngine:
-    return solving_engine()
-
-
-@pytest.fixture
 def workspace(tmp_path: Path, engine: ScriptedEngine) -> Iterator[Workspace]:
     """With `FOUR` solved and deposited."""
     with opened(tmp_path / "store", engine) as made:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,21 +27,9 @@ from library.scripted import (
     ScriptedEngine,
     opened,
     run,
-    solving_engine,
     sound,
 )
 from toys import memory_chunks
-
-
-@pytest.fixture
-def engine() -> ScriptedEngine:
-    return solving_engine()
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, engine: ScriptedEngine) -> Iterator[Workspace]:
-    with opened(tmp_path / "store", engine) as made:
-        yield made
 
 
 def deposited(workspace: Workspace, judge: Judge | None = None) -> Deposit:

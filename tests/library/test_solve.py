@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,18 +32,6 @@ from library.scripted import (
     sound,
     states,
 )
-
-
-@pytest.fixture
-def engine() -> ScriptedEngine:
-    return solving_engine()
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, engine: ScriptedEngine) -> Iterator[Workspace]:
-    with opened(tmp_path / "store", engine) as made:
-        yield made
-
 
 # --- a batch ----------------------------------------------------------------------------------
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,18 +30,6 @@ from library.scripted import (
     solving_engine,
     sound,
 )
-
-
-@pytest.fixture
-def engine() -> ScriptedEngine:
-    return solving_engine()
-
-
-@pytest.fixture
-def workspace(tmp_path: Path, engine: ScriptedEngine) -> Iterator[Workspace]:
-    with opened(tmp_path / "store", engine) as made:
-        yield made
-
 
 # --- records that do not serve ----------------------------------------------------------------
 
