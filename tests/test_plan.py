@@ -97,7 +97,7 @@ def test_prompts_that_do_not_fit() -> None:
 
 @pytest.mark.parametrize(
     ("block", "rungs"),
-    [(0, (0,)), (-1, (-1,)), (8, ()), (8, (4,)), (8, (8, 4)), (8, (4, 4, 8)), (8, (4, 8, 16))],
+    [(0, (0,)), (-1, (-1,)), (0, ()), (8, (4,)), (8, (8, 4)), (8, (4, 4, 8)), (8, (4, 8, 16))],
 )
 def test_forms_that_are_none(block: int, rungs: tuple[int, ...]) -> None:
     with pytest.raises(UsageError):

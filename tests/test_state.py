@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgraft import limits
 from kvgraft.errors import UnsupportedModel, UsageError
-from kvgraft.state import DTYPE_BYTES, LayerKind, LayerSpec, Role, StateSpec
+from kvgraft.state import DTYPE_BYTES, LayerKind, LayerSpec, PointState, Role, StateSpec
 
 FULL = LayerSpec(LayerKind.FULL, 2, 8, 4, "BF16")
 SLIDING = LayerSpec(LayerKind.SLIDING, 1, 4, 4, "F32", window=6)
@@ -29,11 +31,61 @@ SPECS = st.builds(
 )
 
 
-@pytest.mark.parametrize("kind", [LayerKind.LATENT, LayerKind.RECURRENT])
-def test_layer_kinds_that_are_not_carried_are_refused_by_name(kind: LayerKind) -> None:
-    with pytest.raises(UnsupportedModel, match=kind.value) as caught:
-        LayerSpec(kind, 1, 8, 8, "F32")
-    assert caught.value.hint
+STATES = (PointState("conv.0", "BF16", (6, 4)), PointState("recurrent.0", "F32", (2, 3, 5)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        (LayerKind.RECURRENT, {"states": ()}),
+        (LayerKind.RECURRENT, {"states": STATES, "heads": 1, "key_dim": 8, "value_dim": 8}),
+        (LayerKind.NONE, {"states": STATES}),
+        (LayerKind.NONE, {"heads": 1}),
+        (LayerKind.LATENT, {"heads": 1}),
+        (LayerKind.FULL, {"heads": 1, "key_dim": 8, "value_dim": 8, "index_dim": -1}),
+        (LayerKind.CHUNKED, {"heads": 1, "key_dim": 8, "value_dim": 8}),
+    ],
+)
+def test_sizes_that_do_not_fit_the_kind(kind: LayerKind, sizes: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedModel):
+        LayerSpec(kind, **sizes)
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("F64", (2,)), ("F32", ()), ("F32", (2, 0))])
+def test_states_that_are_not_carried(dtype: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(UnsupportedModel):
+        PointState("recurrent.0", dtype, shape)
+
+
+def test_the_tensors_of_every_other_kind_spelled_out() -> None:
+    layers = (
+        LayerSpec(LayerKind.RECURRENT, states=STATES),
+        LayerSpec(LayerKind.LATENT, 1, 16, 4, "BF16", index_dim=8),
+        LayerSpec(LayerKind.NONE),
+        LayerSpec(LayerKind.CHUNKED, 2, 4, 4, "F16", window=3, states=STATES[1:]),
+    )
+    spec = StateSpec(layers, 32, "F32", end_name="logits")
+    assert spec.resumes_with == (Role.NEAR, Role.END)
+    assert spec.dtypes == ("BF16", "F16", "F32")
+    assert [(t.name, t.dtype, t.shape) for t in spec.tensors(Role.KEEP, 10)] == [
+        ("ids", "U32", (10,)),
+        ("layer.0001.latent", "BF16", (10, 1, 16)),
+        ("layer.0001.rope", "BF16", (10, 1, 4)),
+        ("layer.0001.index", "BF16", (10, 1, 8)),
+    ]
+    assert [(t.name, t.shape) for t in spec.tensors(Role.NEAR, 10)][1:] == [
+        ("layer.0003.key", (2, 2, 4)),
+        ("layer.0003.value", (2, 2, 4)),
+    ]
+    assert [(t.name, t.dtype, t.shape) for t in spec.tensors(Role.END, 10)][1:] == [
+        ("logits", "F32", (32,)),
+        ("layer.0000.conv.0", "BF16", (6, 4)),
+        ("layer.0000.recurrent.0", "F32", (2, 3, 5)),
+        ("layer.0003.recurrent.0", "F32", (2, 3, 5)),
+    ]
+    assert spec.bytes_by_kind(Role.KEEP, 10) == {"ids": 40, "latent": 10 * 28 * 2}
+    assert spec.bytes_by_kind(Role.NEAR, 10) == {"ids": 40, "chunked": 2 * 2 * 2 * 4 * 2}
+    assert spec.bytes_by_kind(Role.END, 10) == {"ids": 40, "end": 128, "recurrent": 48 + 2 * 120}
 
 
 @pytest.mark.parametrize("dtype", ["F64", "I8", "bfloat16", "", "F8_E4M3"])
@@ -105,9 +157,8 @@ def test_every_layer_is_in_exactly_one_object(spec: StateSpec, count: int) -> No
     keep, near = (spec.tensors(role, count)[1:] for role in (Role.KEEP, Role.NEAR))
     layers = [tensor.layer for tensor in (*keep, *near)]
     assert sorted(layers) == sorted([*range(len(spec.layers))] * 2)
-    assert spec.roles() == tuple(
-        role for role, tensors in ((Role.KEEP, keep), (Role.NEAR, near)) if tensors
-    )
+    assert spec.roles == ((Role.KEEP, Role.NEAR) if near else (Role.KEEP,))
+    assert spec.resumes_with == spec.roles[1:]
 
 
 @given(spec=SPECS, count=st.integers(1, 1000))

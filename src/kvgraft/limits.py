@@ -14,6 +14,7 @@ MAX_LAYERS = 4_096
 # --- requests ---------------------------------------------------------------------------------
 MAX_PROMPT_BYTES = 64 * 1024 * 1024
 MAX_PLAN_CALLS = 1_000_000
+MAX_CONTEXT_TOKENS = 1 << 24  # of a model that has no positions to run out of
 MAX_ANSWER_TOKENS = 64  # a replay decodes at most this many tokens
 MAX_ATTEMPTS = 1_024
 MAX_NEW_TOKENS = 131_072
@@ -37,6 +38,7 @@ GUARD_SECONDS = 30.0  # beyond a command's limit, for its guard to end; a few mi
 
 # --- stores ------------------------------------------------------------------------------------
 MAX_BLOB_NAME_CHARS = 200
+MAX_FIND_KEYS = 256  # SQLite takes 999 values and more; one question for 65,536 tokens
 READ_SLICE_BYTES = 8 * 1024 * 1024
 
 # --- library -----------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """From token ids to forward calls to chunk keys.
 
 The plan is derived from the request alone, never from what a store happens to hold (invariant
-I1). Its form is *grid with padded rungs*: full blocks of `block` rows starting at absolute
-multiples of `block`, then one call for the tail, padded to the smallest rung that holds it. A
-cold run and a grafted run therefore make the same calls with the same shapes, which is all that
-an engine which is deterministic for equal shapes needs in order to give the same bits.
-`docs/decisions/0001-plan-form.md` has the measurements behind the choice.
+I1). It is a grid: full blocks of `block` rows starting at absolute multiples of `block`, then one
+call for the tail. In the form *padded rungs* the tail is padded to the smallest rung that holds
+it; in the form *bare tail* it runs in its own length, as recurrent layers need (padding would
+enter their states). A cold run and a grafted run therefore make the same calls with the same
+shapes, which is all that an engine which is deterministic for equal shapes needs in order to give
+the same bits. `docs/decisions/0001-plan-form.md` has the measurements behind the choice.
 """
 
 from __future__ import annotations
@@ -28,23 +29,30 @@ TokenIds = np.ndarray  # uint32 [tokens]
 
 @dataclass(frozen=True)
 class PlanForm:
-    """`block` and `rungs` are rows per call; `pad_id` fills the rows behind a tail."""
+    """`block` and `rungs` are rows per call; `pad_id` fills the rows behind a tail. Without rungs
+    tails are bare."""
 
     block: int
     rungs: tuple[int, ...]
     pad_id: int = 0
 
     def __post_init__(self) -> None:
-        if self.block < 1 or not self.rungs or tuple(sorted(set(self.rungs))) != self.rungs:
+        if self.block < 1 or tuple(sorted(set(self.rungs))) != self.rungs:
             raise UsageError(f"rungs must rise and block be positive: {self}")
-        if self.rungs[-1] != self.block:
+        if self.rungs and self.rungs[-1] != self.block:
             raise UsageError(f"the last rung is the block itself: {self}")
 
     @property
     def name(self) -> str:
         """The form as the fingerprint states it."""
+        if not self.rungs:
+            return f"grid-bare-tail/block={self.block}"
         rungs = ",".join(str(rung) for rung in self.rungs)
         return f"grid-padded-rungs/block={self.block}/rungs={rungs}/pad={self.pad_id}"
+
+    def tail_rows(self, count: int) -> int:
+        """Rows of the call for a tail of `count` tokens, where the context has room for them."""
+        return next((rung for rung in self.rungs if rung >= count), count)
 
 
 @dataclass(frozen=True)
@@ -99,8 +107,7 @@ def plan_calls(tokens: int, form: PlanForm, context_tokens: int) -> tuple[Call, 
     calls = [Call(number * form.block, form.block, form.block) for number in range(full)]
     start = full * form.block
     if tail := tokens - start:
-        rung = next(rung for rung in form.rungs if rung >= tail)
-        calls.append(Call(start, tail, min(rung, context_tokens - start)))
+        calls.append(Call(start, tail, min(form.tail_rows(tail), context_tokens - start)))
     return tuple(calls)
 
 

@@ -20,6 +20,7 @@ from kvgraft.blob.payload import ChunkPlace, PayloadCheck, as_buffer, check_view
 from kvgraft.engines.base import Context, Engine
 from kvgraft.errors import ContextTooLong, KvgraftError, StoreError, UsageError
 from kvgraft.identity import Fingerprint
+from kvgraft.limits import MAX_FIND_KEYS
 from kvgraft.plan import (
     PUBLIC_SALT,
     Call,
@@ -29,6 +30,7 @@ from kvgraft.plan import (
     plan_calls,
     plan_root,
 )
+from kvgraft.points import kept_roles, seen_calls
 from kvgraft.state import Role
 from kvgraft.store.chunks import Capture, ChunkStore, ObjectRead
 from kvgraft.store.index import IndexEntry
@@ -36,7 +38,7 @@ from kvgraft.store.index import IndexEntry
 
 class Keep(Enum):
     """What of a computed prompt is captured: nothing, its full blocks, or the tail and the end
-    point too (a deposit resumes exactly there)."""
+    point too (a deposit resumes exactly there). `kvgraft.points` says which objects those are."""
 
     NOTHING = "nothing"
     BLOCKS = "blocks"
@@ -47,7 +49,9 @@ class Keep(Enum):
 class ReuseReport:
     """What was reused, computed and captured; times in seconds, sizes in bytes and tokens.
 
-    `misses` names why not more was reused; empty when everything was.
+    `misses` names why not more was reused; empty when everything was. `captured_by_kind` has the
+    tensor bytes of what was newly stored by layer kind (`ids` and `end` are of no layer); the rest
+    of `captured_bytes` is headers and padding.
     """
 
     tokens: int = 0
@@ -57,6 +61,7 @@ class ReuseReport:
     calls_made: int = 0
     loaded_bytes: int = 0
     captured_bytes: int = 0
+    captured_by_kind: dict[str, int] = field(default_factory=dict)
     lookup_seconds: float = 0.0
     restore_seconds: float = 0.0
     compute_seconds: float = 0.0
@@ -81,6 +86,10 @@ class _Planned:
     calls: tuple[Call, ...]
     keys: tuple[bytes, ...]
 
+    def end(self, done: int) -> int:
+        """Tokens after the first `done` calls."""
+        return self.calls[done - 1].end if done else 0
+
     def place(self, number: int) -> ChunkPlace:
         call = self.calls[number]
         return ChunkPlace(call.start, call.count, call.rows)
@@ -96,11 +105,14 @@ def compute_prompt(
     *,
     salt: bytes = PUBLIC_SALT,
     keep: Keep = Keep.BLOCKS,
+    points: Sequence[int] = (),
     room: int = 0,
     on_call: Callable[[Call, Context], None] = lambda call, context: None,
 ) -> Computed:
     """Compute the state after `ids`, reusing what the store has of it.
 
+    `points`: lengths in tokens at which other prompts will go on, a shared preamble's end for one;
+    what is captured can be resumed at the last full block before each (`kvgraft.points`).
     `room` more tokens will fit into the context. `on_call` sees the context after every call that
     is made. A store that cannot be read or written is not an error here: the prompt is computed,
     and the report says so. Close the context when done.
@@ -121,15 +133,18 @@ def compute_prompt(
     report = ReuseReport(tokens=len(ids), calls_planned=len(calls))
     context = engine.open_context(len(ids) + room)
     try:
-        done = 0
+        done = branch = 0
         if store is not None:
             try:
-                done = _restore(engine, store, planned, context, report)
+                done, branch = _restore(engine, store, planned, context, report)
             except StoreError as error:
                 report.misses.append(f"{error.code}: {error}")
         capture = None
         if store is not None and keep is not Keep.NOTHING:
-            capture = _Captures(engine, store, planned, report, keep)
+            tail = keep is Keep.ALL
+            wanted = (*points, planned.end(branch))
+            roles = kept_roles(engine.spec, calls, engine.form.block, tail=tail, wanted=wanted)
+            capture = _Captures(engine, store, planned, report, roles)
         _compute_rest(planned, context, report, done, capture, on_call)
     except BaseException:
         context.close()
@@ -139,25 +154,30 @@ def compute_prompt(
 
 def _restore(
     engine: Engine, store: ChunkStore, planned: _Planned, context: Context, report: ReuseReport
-) -> int:
-    """Restore the longest prefix that is stored and sound; how many calls it covers."""
+) -> tuple[int, int]:
+    """Restore the longest prefix that is stored and sound; how many calls it covers, and how many
+    would have been covered could a run resume there."""
     limit = len(planned.calls)
+    branch = 0
     while True:
         began = time.perf_counter()
-        found, done = _find(engine, store, planned, limit, report)
+        found = _find(engine, store, planned, limit)
+        done = _resumable(engine, planned, found)
+        branch = branch or len(found)
+        _explain(engine, store, planned, found, done, limit, report)
         report.lookup_seconds += time.perf_counter() - began
         if done == 0:
-            return 0
+            return 0, branch
         began = time.perf_counter()
         reads: list[ObjectRead] = []
         sound = store.read(_reads(engine, planned, context, found, done, reads))
         if sound:
-            context.commit(planned.calls[done - 1].end)
-            report.reused_tokens = planned.calls[done - 1].end
+            context.commit(planned.end(done))
+            report.reused_tokens = planned.end(done)
             report.loaded_bytes = sum(read.size_bytes for read in reads)
         report.restore_seconds += time.perf_counter() - began
         if sound:
-            return done
+            return done, branch
         errors = [read.error for read in reads if read.error is not None]
         report.misses += [f"{error.code}: {error}" for error in errors]
         # What was read is not committed, so the context is as if nothing had been tried. The next
@@ -165,33 +185,68 @@ def _restore(
         limit = done - 1
 
 
-def _find(
-    engine: Engine, store: ChunkStore, planned: _Planned, limit: int, report: ReuseReport
-) -> tuple[list[dict[Role, IndexEntry]], int]:
-    """The longest resumable prefix of at most `limit` calls, by the index alone."""
-    spec = engine.spec
-    roles = spec.roles()
-    base = Role.KEEP if Role.KEEP in roles else Role.NEAR
-    found: list[dict[Role, IndexEntry]] = []
-    for key in planned.keys[:limit]:
-        # The key stands for the fingerprint already; a broken hash must not make that a guess.
-        objects = {
-            role: entry
-            for role, entry in store.find(key).items()
-            if entry.object.fingerprint == engine.fingerprint.digest
-        }
-        if base not in objects:
-            break
-        found.append(objects)
+_Found = list[dict[Role, IndexEntry]]
+
+
+def _find(engine: Engine, store: ChunkStore, planned: _Planned, limit: int) -> _Found:
+    """The stored chunks among the first `limit`, up to the first that is missing, by the index
+    alone."""
+    found: _Found = []
+    for start in range(0, limit, MAX_FIND_KEYS):
+        for objects in store.find_many(planned.keys[start : min(limit, start + MAX_FIND_KEYS)]):
+            # The key stands for the fingerprint already; a broken hash must not make that a guess.
+            mine = {
+                role: entry
+                for role, entry in objects.items()
+                if entry.object.fingerprint == engine.fingerprint.digest
+            }
+            if Role.KEEP not in mine:
+                return found
+            found.append(mine)
+    return found
+
+
+def _resumable(engine: Engine, planned: _Planned, found: _Found) -> int:
+    """The most calls of `found` after which a run can go on."""
+    return next(
+        (done for done in range(len(found), 0, -1) if not _lacking(engine, planned, found, done)),
+        0,
+    )
+
+
+def _lacking(engine: Engine, planned: _Planned, found: _Found, done: int) -> Role | None:
+    """What is not stored that a run needs to go on after `done` calls, or None."""
+    last = done == len(planned.calls)
+    if (last or Role.END in engine.spec.resumes_with) and Role.END not in found[done - 1]:
+        return Role.END
+    seen = seen_calls(engine.spec, planned.calls, done)
+    return Role.NEAR if any(Role.NEAR not in found[number] for number in seen) else None
+
+
+def _explain(
+    engine: Engine,
+    store: ChunkStore,
+    planned: _Planned,
+    found: _Found,
+    done: int,
+    limit: int,
+    report: ReuseReport,
+) -> None:
+    """Note why not more than `done` of `limit` calls can be restored."""
     reasons = []
     if len(found) < limit:
         reasons.append(_why_absent(store, engine.fingerprint, len(found)))
-    done = len(found)
-    while done and (reason := _not_resumable(engine, planned, found, done)):
-        reasons.append(reason)
-        done -= 1
+    if done < len(found):
+        lacking = _lacking(engine, planned, found, len(found))
+        tokens = planned.end(len(found))
+        if lacking is Role.NEAR:
+            reasons.append(f"no_window: windows at {tokens} tokens are not stored")
+        elif len(found) < len(planned.calls):
+            reasons.append(f"no_state: recurrent states at {tokens} tokens are not stored")
+        else:
+            # The next-token logits need the end point, so the last call is made again.
+            reasons.append("no_end_point: the last call is computed for its logits")
     report.misses += [reason for reason in reasons if reason not in report.misses]
-    return found[:done], done
 
 
 def _why_absent(store: ChunkStore, fingerprint: Fingerprint, found: int) -> str:
@@ -208,44 +263,19 @@ def _why_absent(store: ChunkStore, fingerprint: Fingerprint, found: int) -> str:
     return "not_stored: nothing from this model"
 
 
-def _not_resumable(
-    engine: Engine, planned: _Planned, found: list[dict[Role, IndexEntry]], done: int
-) -> str | None:
-    """Why a run cannot go on after `done` calls, or None."""
-    if done == len(planned.calls) and Role.END not in found[done - 1]:
-        # The next-token logits need the end point, so the last call is made again.
-        return "no_end_point: the last call is computed for its logits"
-    if Role.NEAR in engine.spec.roles():
-        length = planned.calls[done - 1].end
-        for number in _near_numbers(engine, planned, done):
-            if Role.NEAR not in found[number]:
-                return f"no_window: windows at {length} tokens are not stored"
-    return None
-
-
-def _near_numbers(engine: Engine, planned: _Planned, done: int) -> list[int]:
-    """The calls whose tokens sliding layers can still see after `done` calls."""
-    first = engine.spec.near_start(planned.calls[done - 1].end)
-    return [number for number in range(done) if planned.calls[number].end > first]
-
-
 def _reads(
     engine: Engine,
     planned: _Planned,
     context: Context,
-    found: list[dict[Role, IndexEntry]],
+    found: _Found,
     done: int,
     reads: list[ObjectRead],
 ) -> Iterator[ObjectRead]:
     """What to read, and where to: straight into the context's buffers. Noted in `reads` too."""
-    length = planned.calls[done - 1].end
-    roles = engine.spec.roles()
-    wanted: list[tuple[int, Role]] = []
-    if Role.KEEP in roles:
-        wanted += [(number, Role.KEEP) for number in range(done)]
-    if Role.NEAR in roles:
-        wanted += [(number, Role.NEAR) for number in _near_numbers(engine, planned, done)]
-    if done == len(planned.calls):
+    length = planned.end(done)
+    wanted = [(number, Role.KEEP) for number in range(done)]
+    wanted += [(number, Role.NEAR) for number in seen_calls(engine.spec, planned.calls, done)]
+    if done == len(planned.calls) or Role.END in engine.spec.resumes_with:
         wanted.append((done - 1, Role.END))
     for number, role in wanted:
         place = planned.place(number)
@@ -288,24 +318,24 @@ class _Captures:
     """The capture that goes along with a computation. Its failure never fails the prompt."""
 
     def __init__(
-        self, engine: Engine, store: ChunkStore, planned: _Planned, report: ReuseReport, keep: Keep
+        self,
+        engine: Engine,
+        store: ChunkStore,
+        planned: _Planned,
+        report: ReuseReport,
+        roles: list[tuple[Role, ...]],
     ) -> None:
         self._engine = engine
         self._planned = planned
         self._report = report
-        self._keep = keep
+        self._roles = roles
         self._capture: Capture | None = store.capture(engine.fingerprint)
 
     def take(self, number: int, context: Context) -> None:
         """Store what the call that just ran added."""
-        call = self._planned.calls[number]
-        last = number == len(self._planned.calls) - 1
-        block = call.count == self._engine.form.block
-        if self._capture is None or (self._keep is Keep.BLOCKS and not block):
+        roles = self._roles[number]
+        if self._capture is None or not roles:
             return
-        roles = list(self._engine.spec.roles())
-        if last and self._keep is Keep.ALL:
-            roles.append(Role.END)
         began = time.perf_counter()
         place = self._planned.place(number)
         ids = self._planned.tokens(number).tobytes()
@@ -315,10 +345,16 @@ class _Captures:
                 head = payload_head(self._engine.spec, role, place)
                 parts: list[bytes | memoryview] = [head, ids, *map(as_buffer, views)]
                 key = self._planned.keys[number]
-                self._capture.add(role, key, (place.start, place.count, place.rows), parts)
+                if self._capture.add(role, key, (place.start, place.count, place.rows), parts):
+                    self._note(role, place.count)
         except StoreError as error:
             self._failed(error)
         self._report.capture_seconds += time.perf_counter() - began
+
+    def _note(self, role: Role, count: int) -> None:
+        sizes = self._report.captured_by_kind
+        for kind, size_bytes in self._engine.spec.bytes_by_kind(role, count).items():
+            sizes[kind] = sizes.get(kind, 0) + size_bytes
 
     def finish(self) -> None:
         """Make the capture visible."""

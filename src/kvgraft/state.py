@@ -3,19 +3,22 @@
 No tensors live here, only their description. A `StateSpec` says, for one engine and model, which
 tensors a chunk (what one forward call adds) consists of. From it alone follow the byte layout of
 every object on disk (`kvgraft.blob.payload`) and the buffers an engine must offer
-(`kvgraft.engines.base.Context.views`). Axes are always token-major, `[tokens, heads, dim]`: a run
-of tokens is then one contiguous run of bytes, whatever the context's capacity.
+(`kvgraft.engines.base.Context.import_views`). Axes are always token-major, `[tokens, heads, dim]`:
+a run of tokens is then one contiguous run of bytes, whatever the context's capacity.
 
 A chunk is up to three objects, because their lives differ:
 
 `KEEP`
-    what every later token needs: keys and values of full-attention layers.
+    what every later token needs: the token ids, and keys and values of full-attention layers (or
+    their latents). Every chunk has one: look-up walks along them.
 `NEAR`
-    what only near tokens need: keys and values of sliding-window layers. Per layer the last
-    `min(count, window - 1)` tokens of the chunk; older ones can never be attended to again.
+    what only near tokens need: keys and values of sliding-window and chunked-local layers. Per
+    layer the last `min(count, window - 1)` tokens of the chunk; older ones can never be attended
+    to again. Stored near the points where a run may resume, not for every chunk.
 `END`
-    what only the end point needs: the final hidden state of the last token, from which a one-row
-    head gives the next-token logits. Recurrent and convolution states belong here too.
+    what only a point needs: recurrent and convolution states, and the final hidden state of the
+    last token, from which a one-row head gives the next-token logits (or those logits themselves,
+    for an engine that cannot run its head alone).
 """
 
 from __future__ import annotations
@@ -40,50 +43,101 @@ class Role(Enum):
 
 
 class LayerKind(Enum):
-    """How a layer remembers. `LATENT` and `RECURRENT` are named so that they can be refused."""
+    """How a layer remembers. A layer with attention and a recurrent part side by side is of its
+    attention's kind and has `states` too."""
 
     FULL = "full"
     SLIDING = "sliding"
+    CHUNKED = "chunked"
     LATENT = "latent"
     RECURRENT = "recurrent"
+    NONE = "none"
+
+
+_WINDOWED = (LayerKind.SLIDING, LayerKind.CHUNKED)
+_ATTENTION = (LayerKind.FULL, LayerKind.LATENT, *_WINDOWED)
+
+
+@dataclass(frozen=True)
+class PointState:
+    """One recurrent or convolution state of a layer, `shape` as the engine keeps it for one
+    sequence: the whole of it belongs to one point of the token sequence."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise UnsupportedModel(f"state dtype {self.dtype!r} is not carried")
+        if not self.shape or min(self.shape) < 1:
+            raise UnsupportedModel(f"state sizes must be positive: {self}")
 
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer's state: `heads` KV heads, key and value sizes in elements, window in tokens."""
+    """One layer's state.
+
+    `heads` KV heads; key and value sizes in elements per head; `window` in tokens, for sliding
+    layers the window itself, for chunked-local ones the chunk; `index_dim` elements per token of
+    a sparse-attention index. Of a latent layer `key_dim` is the latent's size and `value_dim` that
+    of the rotated part beside it, which may be 0. `states` are the layer's recurrent part.
+    """
 
     kind: LayerKind
-    heads: int
-    key_dim: int
-    value_dim: int
-    dtype: str
+    heads: int = 0
+    key_dim: int = 0
+    value_dim: int = 0
+    dtype: str = "F32"
     window: int = 0
+    index_dim: int = 0
+    states: tuple[PointState, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in (LayerKind.FULL, LayerKind.SLIDING):
-            raise UnsupportedModel(
-                f"layers of kind {self.kind.value!r} are not carried by this version",
-                hint="use a model whose layers are full or sliding-window attention",
-            )
         if self.dtype not in DTYPE_BYTES:
             raise UnsupportedModel(f"layer dtype {self.dtype!r} is not carried")
-        if min(self.heads, self.key_dim, self.value_dim) < 1:
-            raise UnsupportedModel(f"layer sizes must be positive: {self}")
-        if (self.kind is LayerKind.SLIDING) != (self.window >= 2):
-            raise UnsupportedModel(f"a sliding layer, and only it, has a window >= 2: {self}")
+        if (self.kind in _WINDOWED) != (self.window >= 2):
+            raise UnsupportedModel(f"a windowed layer, and only it, has a window >= 2: {self}")
+        sizes = (self.heads, self.key_dim)
+        if self.kind in _ATTENTION:
+            latent = self.kind is LayerKind.LATENT
+            if min(*sizes, self.value_dim + latent) < 1 or min(self.value_dim, self.index_dim) < 0:
+                raise UnsupportedModel(f"layer sizes do not fit its kind: {self}")
+        elif any((*sizes, self.value_dim, self.index_dim)):
+            raise UnsupportedModel(f"a layer without attention has no keys and values: {self}")
+        if (self.kind is LayerKind.RECURRENT and not self.states) or (
+            self.kind is LayerKind.NONE and self.states
+        ):
+            raise UnsupportedModel(f"a recurrent layer, and no empty one, has states: {self}")
 
     @property
-    def role(self) -> Role:
-        return Role.KEEP if self.kind is LayerKind.FULL else Role.NEAR
+    def role(self) -> Role | None:
+        """The object its tokens are in; None where it keeps nothing per token."""
+        if self.kind in _WINDOWED:
+            return Role.NEAR
+        return Role.KEEP if self.kind in _ATTENTION else None
+
+    @property
+    def parts(self) -> tuple[tuple[str, int, int], ...]:
+        """What it keeps per token: `(name, heads, dim)`, in byte order."""
+        if self.kind not in _ATTENTION:
+            return ()
+        first, second = ("latent", "rope") if self.kind is LayerKind.LATENT else ("key", "value")
+        parts = [
+            (first, self.heads, self.key_dim),
+            (second, self.heads, self.value_dim),
+            ("index", 1, self.index_dim),
+        ]
+        return tuple(part for part in parts if part[2])
 
     @property
     def token_bytes(self) -> int:
-        """Bytes of keys and values per token."""
-        return self.heads * (self.key_dim + self.value_dim) * DTYPE_BYTES[self.dtype]
+        """Bytes it keeps per token."""
+        return sum(heads * dim for _, heads, dim in self.parts) * DTYPE_BYTES[self.dtype]
 
     def rows_kept(self, count: int) -> int:
         """How many of a chunk's `count` tokens its object holds."""
-        return count if self.kind is LayerKind.FULL else min(count, self.window - 1)
+        return min(count, self.window - 1) if self.window else count
 
 
 @dataclass(frozen=True)
@@ -105,11 +159,13 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class StateSpec:
-    """All layers in order, and the size and dtype of the final hidden state."""
+    """All layers in order, and the size, dtype and name of what an end point gives the next-token
+    logits from: the final hidden state, or the logits themselves."""
 
     layers: tuple[LayerSpec, ...]
     hidden_dim: int
     hidden_dtype: str
+    end_name: str = "hidden"
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.layers) <= limits.MAX_LAYERS:
@@ -117,7 +173,7 @@ class StateSpec:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.layers, self.hidden_dim, self.hidden_dtype))
+        return hash((self.layers, self.hidden_dim, self.hidden_dtype, self.end_name))
 
     def __hash__(self) -> int:
         # A spec is a cache key on the restore path; hashing hundreds of fields each time is not.
@@ -134,22 +190,39 @@ class StateSpec:
             raise UsageError(f"a chunk has at least one token, not {count}")
         out = [TensorSpec("ids", "U32", (count,))]
         if role is Role.END:
-            out.append(TensorSpec("hidden", self.hidden_dtype, (self.hidden_dim,)))
-            return tuple(out)
+            out.append(TensorSpec(self.end_name, self.hidden_dtype, (self.hidden_dim,)))
         for number, layer in enumerate(self.layers):
-            if layer.role is not role:
-                continue
-            rows = layer.rows_kept(count)
-            key = (rows, layer.heads, layer.key_dim)
-            value = (rows, layer.heads, layer.value_dim)
-            out.append(TensorSpec(f"layer.{number:04d}.key", layer.dtype, key, number))
-            out.append(TensorSpec(f"layer.{number:04d}.value", layer.dtype, value, number))
+            prefix = f"layer.{number:04d}"
+            if role is Role.END:
+                out += [
+                    TensorSpec(f"{prefix}.{state.name}", state.dtype, state.shape, number)
+                    for state in layer.states
+                ]
+            elif layer.role is role:
+                rows = layer.rows_kept(count)
+                out += [
+                    TensorSpec(f"{prefix}.{name}", layer.dtype, (rows, heads, dim), number)
+                    for name, heads, dim in layer.parts
+                ]
         return tuple(out)
 
+    @cached_property
     def roles(self) -> tuple[Role, ...]:
-        """The roles a chunk of this model has, `END` apart (it exists at chosen points only)."""
-        present = {layer.role for layer in self.layers}
-        return tuple(role for role in (Role.KEEP, Role.NEAR) if role in present)
+        """The roles a chunk of this model may have, `END` apart."""
+        windows = any(layer.role is Role.NEAR for layer in self.layers)
+        return (Role.KEEP, Role.NEAR) if windows else (Role.KEEP,)
+
+    @cached_property
+    def resumes_with(self) -> tuple[Role, ...]:
+        """What a point needs, beside every `KEEP` before it, for a run to go on from there."""
+        recurrent = any(layer.states for layer in self.layers)
+        return (*self.roles[1:], *((Role.END,) if recurrent else ()))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes of all layers' states, sorted."""
+        parts = {layer.dtype for layer in self.layers if layer.parts}
+        return tuple(sorted(parts | {s.dtype for layer in self.layers for s in layer.states}))
 
     @property
     def largest_window(self) -> int:
@@ -166,3 +239,16 @@ class StateSpec:
     def bytes_per_token(self, role: Role) -> int:
         """Bytes each token adds to objects of `role` (ids and headers not counted)."""
         return sum(layer.token_bytes for layer in self.layers if layer.role is role)
+
+    @lru_cache(maxsize=4096)  # noqa: B019 - specs live as long as their engines
+    def bytes_by_kind(self, role: Role, count: int) -> dict[str, int]:
+        """Bytes of a chunk's object of `role` by layer kind; `ids` and `end` belong to none. Of a
+        layer with both parts, states count as recurrent."""
+        sizes: dict[str, int] = {}
+        for tensor in self.tensors(role, count):
+            kind = "ids" if tensor.name == "ids" else "end"
+            if tensor.layer >= 0:
+                kind = LayerKind.RECURRENT.value if role is Role.END else ""
+                kind = kind or self.layers[tensor.layer].kind.value
+            sizes[kind] = sizes.get(kind, 0) + tensor.size_bytes
+        return sizes

@@ -90,7 +90,7 @@ def test_it_is_restored_into_a_context(golden: Golden) -> None:
     for number, layer in enumerate(layers):
         role = "KEEP" if layer.spec.kind is LayerKind.FULL else "NEAR"
         chunks = [golden.tensors(i) for i in golden.facts["objects"] if i["role"] == role]
-        for kind, buffer in (("key", layer.key), ("value", layer.value)):
+        for kind, buffer in zip(("key", "value"), layer.parts, strict=True):
             stored = np.concatenate([chunk[f"layer.{number:04d}.{kind}"] for chunk in chunks])
             assert layer.rows == layer.kept > 0
             assert buffer[0, : layer.rows].tobytes() == stored[-layer.kept :].tobytes()

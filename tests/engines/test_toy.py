@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvgraft.engines.base import Engine
-from kvgraft.engines.toy import ToyEngine, ToyShape, open_toy
+from kvgraft.engines.toy import RECURRENT, ToyEngine, ToyShape, open_toy
 from kvgraft.errors import UnknownModel
 from kvgraft.reuse import Keep
 from kvgraft.store.chunks import ChunkStore
@@ -27,6 +27,9 @@ SHAPES = {
     "window over the context": ToyShape(windows=(0, 90), context_tokens=80),
     "block of 1": ToyShape(windows=(5, 0), block=1, rungs=(1,), context_tokens=60),
     "odd block": ToyShape(windows=(11, 0), block=7, rungs=(2, 7), context_tokens=101),
+    "bare tail": ToyShape(windows=(11, 0), rungs=(), context_tokens=150),
+    "recurrent": ToyShape(windows=(RECURRENT, RECURRENT), rungs=(), context_tokens=150),
+    "recurrent and all": ToyShape(windows=(0, RECURRENT, 21), rungs=(), context_tokens=150),
 }
 
 
@@ -56,6 +59,7 @@ def test_reuse_ends_where_sharing_ends_in_long_prompts() -> None:
         for shared in (*(stored - 5 + d for d in (-1, 0, 1, 4)), stored):
             other = np.concatenate([ids[:shared], prompt(engine, 40, seed=7)]).astype(np.uint32)
             cold, _ = run_digest(engine, None, other, steps=2)
+            run_digest(engine, store, other[: shared // block * block], steps=0)  # a point
             warm, report = run_digest(engine, store, other, keep=Keep.NOTHING, steps=2)
             same = int(np.argmin(np.append(ids == other[:stored], False)))
             seen += [

@@ -126,7 +126,7 @@ def test_gemma3_grafted_in_another_process(model_path: Path, tmp_path: Path) -> 
 @pytest.mark.model("demo:gemma3")
 def test_gemma3_keeps_windows_and_full_layers_apart(model_path: Path) -> None:
     engine = loaded(folder_of(model_path), "bfloat16")
-    assert engine.spec.roles() == (Role.KEEP, Role.NEAR)
+    assert engine.spec.roles == (Role.KEEP, Role.NEAR)
     assert sorted({layer.window for layer in engine.spec.layers}) == [0, 512]
     assert engine.spec.bytes_per_token(Role.KEEP) == 3 * 1024
 

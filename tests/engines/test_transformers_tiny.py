@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, DynamicLayer
 
+from kvgraft import limits
 from kvgraft.engines.base import Engine, Message
 from kvgraft.engines.transformers.engine import TransformersEngine, load
+from kvgraft.engines.transformers.probe import Body
 from kvgraft.engines.transformers.settings import kernel_settings
 from kvgraft.errors import EngineError, UnsupportedModel
 from kvgraft.plan import PlanForm
@@ -23,6 +26,7 @@ from kvgraft.store.chunks import ChunkStore
 from kvgraft.store.index import Index
 from kvgraft.store.memory import MemoryStore
 from kvgraft.testing.engines import EngineConformance
+from kvgraft.testing.families import build_model
 from kvgraft.testing.grafting import StoreFactory, computed, expect_equal, prompt, run_digest
 
 FORM = PlanForm(block=16, rungs=(4, 8, 16))
@@ -56,6 +60,55 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere": ("cohere", {"logit_scale": 0.3}),
     "granite": ("granite", {"logits_scaling": 7.0}),
     "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "llama4": (
+        "llama4_text",
+        {
+            "attention_chunk_size": 8,
+            "num_local_experts": 2,
+            "intermediate_size_mlp": 48,
+            "num_hidden_layers": 4,
+        },
+    ),
+    "mamba2": (
+        "mamba2",
+        {"state_size": 8, "num_heads": 4, "head_dim": 16, "n_groups": 1, "chunk_size": 8},
+    ),
+    "qwen3_next": (
+        "qwen3_next",
+        {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "num_experts": 2,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+        },
+    ),
+    "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention"]}),
+    "falcon_h1": (
+        "falcon_h1",
+        {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8},
+    ),
+    "deepseek_v3": (
+        "deepseek_v3",
+        {
+            "kv_lora_rank": 16,
+            "q_lora_rank": 16,
+            "qk_rope_head_dim": 8,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 8,
+            "num_key_value_heads": 4,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "moe_intermediate_size": 32,
+            "first_k_dense_replace": 1,
+        },
+    ),
     "opt": ("opt", {"ffn_dim": 48, "word_embed_proj_dim": 32}),
     "longrope": (
         "llama",
@@ -207,7 +260,7 @@ def test_the_head_is_the_models_own(family: str, dtype: str) -> None:
     ids = torch.from_numpy(prompt(engine, 12).astype(np.int64))[None]
     with torch.inference_mode():
         expected = model(ids)
-        hidden = model.base_model(ids).last_hidden_state
+        hidden = Body(model, torch.device("cpu")).module(ids).last_hidden_state
     assert np.array_equal(engine.head(hidden), expected.logits.float().numpy())
 
 
@@ -236,24 +289,16 @@ def test_layer_kinds_come_from_the_model() -> None:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "mamba": ("mamba", {"state_size": 4}, "LinearAttentionLayer"),
-    "chunked": (
-        "llama4_text",
-        {"attention_chunk_size": 8, "num_local_experts": 2, "intermediate_size_mlp": 48},
-        "chunked",
-    ),
-    "recurrent": (
+    "state outside the cache": (
         "recurrent_gemma",
-        {"lru_width": 32, "num_hidden_layers": 3},
-        "LinearAttentionLayer",
+        {"lru_width": 32, "num_hidden_layers": 3, "attention_window_size": WINDOW},
+        "layer 0 puts nothing into the cache",
     ),
-    "convolution": ("lfm2", {"layer_types": ["conv", "full_attention"]}, "LinearAttentionLayer"),
-    "no cache": ("openai-gpt", {"n_embd": 32, "n_layer": 2, "n_head": 4}, "no keys and values"),
-    "no length": ("bloom", {"n_layer": 2, "n_head": 4}, "no longest context"),
+    "no cache": ("openai-gpt", {"n_embd": 32, "n_layer": 2, "n_head": 4}, "takes no cache"),
     "own cache": (
         "minimax",
         {"layer_types": ["linear_attention", "full_attention"], "num_local_experts": 2},
-        "does not run with a key-value cache",
+        "MiniMax uses cache of its own",
     ),
 }
 
@@ -261,11 +306,31 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", sorted(REFUSED))
 def test_what_is_not_carried_is_refused_by_name(case: str) -> None:
     kind, fields, words = REFUSED[case]
-    config = config_of(kind, **fields)
-    if case == "no length":
-        del config.max_position_embeddings
     with pytest.raises(UnsupportedModel, match=words):
-        engine_over(model_of(config))
+        engine_over(model_of(config_of(kind, **fields)))
+
+
+@pytest.mark.parametrize("family", ["jamba", "mamba"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_no_memory_from_call_to_call_is_refused(family: str, dtype: str) -> None:
+    model = build_model(family, dtype=getattr(torch, dtype))
+    with pytest.raises(UnsupportedModel, match="does not use the recurrent states"):
+        engine_over(model)
+
+
+def test_a_cache_layer_that_may_keep_more_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Keeping(DynamicLayer):
+        pass
+
+    monkeypatch.setitem(DYNAMIC_LAYER_TYPE_MAPPING, "full_attention", Keeping)
+    with pytest.raises(UnsupportedModel, match="layer 0 is a Keeping"):
+        engine_over(model_of(config_of("llama")))
+
+
+def test_a_model_without_positions_is_bounded_by_kvgraft_alone() -> None:
+    config = config_of("bloom", n_layer=2, n_head=4)
+    del config.max_position_embeddings
+    assert engine_over(model_of(config)).context_tokens == limits.MAX_CONTEXT_TOKENS
 
 
 def test_a_head_that_reads_more_than_the_hidden_state_is_refused() -> None:
@@ -315,12 +380,17 @@ def test_settings_that_choose_kernels_are_part_of_the_fingerprint(
             for attempt in (result.context.logits, lambda: result.context.decode(0)):
                 with pytest.raises(EngineError, match="settings"):
                     attempt()
-            other = engine_over(tiny_model("llama", "float32"))
-            _, report = run_digest(other, store, ids, keep=Keep.NOTHING)
+            if change is _autocast:  # keys and values would come in different dtypes
+                with pytest.raises(UnsupportedModel, match="unlike keys and values"):
+                    engine_over(tiny_model("llama", "float32"))
+                misses = ["fingerprint: device differ"]
+            else:
+                other = engine_over(tiny_model("llama", "float32"))
+                misses = run_digest(other, store, ids, keep=Keep.NOTHING)[1].misses
         finally:
             undo()
     assert kernel_settings(engine.device) == settings
-    assert report.misses == ["fingerprint: device differ"]
+    assert misses == ["fingerprint: device differ"]
     assert run_digest(engine, store, ids)[0] == cold
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
-from kvgraft.engines.toy import ToyEngine, ToyShape
+from kvgraft.engines.toy import RECURRENT, ToyEngine, ToyShape
 from kvgraft.errors import ArtifactError
 from kvgraft.evidence.controls import (
     CONTROLS,
@@ -29,6 +30,8 @@ SHAPES = {
     "full and sliding": ToyShape(),
     "full only": ToyShape(windows=(0, 0)),
     "sliding only": ToyShape(windows=(24, 7)),
+    "recurrent only": ToyShape(windows=(RECURRENT, RECURRENT), rungs=()),
+    "recurrent and full": ToyShape(windows=(RECURRENT, 0), rungs=()),
 }
 
 
@@ -56,7 +59,7 @@ def test_a_prefix_is_the_full_blocks_that_are_stored(engine: ToyEngine, chunks: 
     assert [(p.start, p.count, p.rows) for p in prefix.places] == [
         (n * 16, 16, 16) for n in range(5)
     ]
-    assert all(set(chunks.find(key)) == set(engine.spec.roles()) for key in prefix.keys)
+    assert all(Role.KEEP in chunks.find(key) for key in prefix.keys)
     assert not set(prefix.keys) & set(other.keys)
     # What lies behind the stored tokens changes no key.
     longer = full_blocks(engine, [*prompt(STORED), 1, 2, 3] + [0] * 40, STORED)
@@ -70,11 +73,16 @@ def test_one_object_is_altered_and_its_digests_are_made_anew(
     prefix, donor = prefixes(engine)
     altered = altered_store(engine, chunks, prefix, donor, control)
     honest, wrong = raw_digests(chunks), raw_digests(altered)
-    assert set(wrong) == {(key, role) for key in prefix.keys for role in engine.spec.roles()}
+    assert set(wrong) == {(key, role) for key in prefix.keys for role in chunks.find(key)}
     different = [where for where in wrong if wrong[where] != honest[where]]
-    windows = control == NEIGHBOUR and Role.NEAR in engine.spec.roles()
-    role = Role.NEAR if windows else engine.spec.roles()[0]
-    assert different == [(prefix.keys[-1], role)]
+    assert different == [(prefix.keys[-1], target(engine, control))]
+
+
+def target(engine: ToyEngine, control: str) -> Role:
+    windows = engine.shape.windows
+    if any(window > 0 for window in windows) and (control == NEIGHBOUR or 0 not in windows):
+        return Role.NEAR
+    return Role.KEEP if 0 in windows else Role.END
 
 
 @pytest.mark.parametrize("control", CONTROLS)
@@ -102,7 +110,7 @@ def test_an_altered_state_is_served_and_changes_the_logits(
 def test_the_flipped_bit_is_one(engine: ToyEngine, chunks: ChunkStore) -> None:
     prefix, donor = prefixes(engine)
     altered = altered_store(engine, chunks, prefix, donor, FLIPPED_BIT)
-    role = engine.spec.roles()[0]
+    role = target(engine, FLIPPED_BIT)
     bits = 0
     for before, after in zip(
         *(payload(s, prefix.keys[-1], role) for s in (chunks, altered)), strict=True
@@ -122,7 +130,7 @@ def test_the_wrong_chunk_has_the_donors_tensors_and_its_own_tokens(
 ) -> None:
     prefix, donor = prefixes(engine)
     altered = altered_store(engine, chunks, prefix, donor, WRONG_CHUNK)
-    role = engine.spec.roles()[0]
+    role = target(engine, WRONG_CHUNK)
     mine, theirs = (payload(chunks, p.keys[-1], role) for p in (prefix, donor))
     mixed = payload(altered, prefix.keys[-1], role)
     tensors = (
@@ -132,6 +140,21 @@ def test_the_wrong_chunk_has_the_donors_tensors_and_its_own_tokens(
     )  # behind the ids, which are the first to differ
     assert mixed[-tensors:] == theirs[-tensors:]
     assert mixed[:-tensors] == mine[:-tensors]
+
+
+@pytest.mark.parametrize("shape", ["full and sliding", "full only"])
+def test_the_neighbours_rows_are_one_token_off(shape: str) -> None:
+    engine, store = ToyEngine(shape=SHAPES[shape]), memory_chunks()
+    compute_prompt(engine, store, prompt(STORED)).context.close()
+    prefix = full_blocks(engine, prompt(STORED), STORED)
+    altered = altered_store(engine, store, prefix, prefix, NEIGHBOUR)
+    role = target(engine, NEIGHBOUR)
+    mine, theirs = (
+        safetensors.numpy.load(payload(s, prefix.keys[-1], role)) for s in (store, altered)
+    )
+    assert np.array_equal(mine.pop("ids"), theirs.pop("ids"))
+    for name, rows in mine.items():
+        assert np.array_equal(np.roll(rows, 1, axis=0), theirs[name])
 
 
 def test_what_a_control_needs_must_be_there(engine: ToyEngine, chunks: ChunkStore) -> None:

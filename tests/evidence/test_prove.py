@@ -139,7 +139,9 @@ def test_a_graft_that_ignores_the_store_proves_nothing(
         monkeypatch.setattr(
             worker,
             "compute_prompt",
-            lambda engine, store, ids, **options: compute_prompt(engine, None, ids, **options),
+            lambda engine, store, ids, **options: compute_prompt(
+                engine, None if "on_call" in options else store, ids, **options
+            ),
         )
         return real(engine, chunks, samples, folder)
 
@@ -206,7 +208,7 @@ def test_the_capturing_process_must_store_what_the_cold_one_makes(
 
         def forward(self, layers: Any, tokens: np.ndarray) -> np.ndarray:
             out = super().forward(layers, tokens)
-            layers[0].value[0, layers[0].rows - 1] *= np.float32(1 + 2**-20)
+            layers[0].parts[1][0, layers[0].rows - 1] *= np.float32(1 + 2**-20)
             return out
 
     found = proof({"prepare": Elsewhere()})

@@ -146,7 +146,7 @@ def scripted(context: ToyContext, lane: int | None) -> ScriptedContext:
 def value_rows(context: ToyContext) -> np.ndarray:
     """Layer 0's values float32 `[tokens, heads * dim]`: a full layer, so nothing is dropped."""
     layer = context.arena.layers[0]
-    return layer.value[0, : layer.rows].reshape(layer.rows, -1).copy()
+    return layer.parts[1][0, : layer.rows].reshape(layer.rows, -1).copy()
 
 
 @dataclass

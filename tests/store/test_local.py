@@ -353,7 +353,7 @@ def test_a_small_file_system(tmp_path: Path) -> None:
     on file sizes stands in for it."""
     root = tmp_path / "disk"
     root.mkdir()
-    mount = f"mount -t tmpfs -o size=600k none '{root}'"
+    mount = f"mount -t tmpfs -o size=400k none '{root}'"
     allowed = subprocess.run(
         ["unshare", "--mount", "sh", "-c", mount], capture_output=True, check=False
     )

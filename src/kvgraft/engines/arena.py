@@ -1,4 +1,4 @@
-"""Room for a context's keys and values in host memory, token-major, allocated once.
+"""Room for a context's state in host memory, keys and values token-major, allocated once.
 
 Plain cache concatenation copies everything on every call and costs more than a restore. Here
 each layer has its room from the start: a call writes behind what is there, attention sees a view,
@@ -8,14 +8,14 @@ strides a kernel sees do not depend on the capacity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from kvgraft.blob.payload import ChunkPlace
 from kvgraft.errors import EngineError, InputError
-from kvgraft.state import LayerKind, LayerSpec, Role, StateSpec
+from kvgraft.state import LayerSpec, Role, StateSpec
 
 _STORAGE = {"F32": np.float32, "BF16": np.uint16, "F16": np.float16, "U32": np.uint32}
 _PAGE_BYTES = 4096
@@ -28,17 +28,23 @@ def storage_dtype(name: str) -> type:
 
 
 class LayerBuffer:
-    """One layer's keys and values. Row 0 holds position `first`; `length` positions were seen.
+    """One layer's state. Of its parts (keys, values, an index), row 0 holds position `first`;
+    `length` positions were seen. Its recurrent `states` belong to position `length`.
 
-    A sliding layer keeps the last `window - 1` positions at rows 0.. after every plan call
+    A windowed layer keeps the last `window - 1` positions at rows 0.. after every plan call
     (`settle`), so where its bytes lie depends on the length alone, for cold and grafted runs
-    alike.
+    alike. `rooms` are the same arrays with `margin` rows in front of row 0: a chunk that a restored
+    window begins in is read there without its older rows being in the way.
     """
 
-    def __init__(self, spec: LayerSpec, key: np.ndarray, value: np.ndarray) -> None:
+    def __init__(
+        self, spec: LayerSpec, rooms: list[np.ndarray], states: list[np.ndarray], margin: int
+    ) -> None:
         self.spec = spec
-        self.key = key
-        self.value = value
+        self.rooms = rooms
+        self.states = states
+        self.margin = margin
+        self.parts = [room[:, margin:] for room in rooms]
         self.first = 0
         self.length = 0
         # Moves rows `[start, start + count)` to row 0; an engine whose live tensors are not this
@@ -53,9 +59,11 @@ class LayerBuffer:
     @property
     def kept(self) -> int:
         """Positions a next token can attend to: all, or the last `window - 1`."""
-        if self.spec.kind is LayerKind.FULL:
-            return self.length
-        return min(self.length, self.spec.window - 1)
+        return self.kept_of(self.length)
+
+    def kept_of(self, length: int) -> int:
+        """The same at `length` positions."""
+        return min(length, self.spec.window - 1) if self.spec.window else length
 
     def append(self, count: int) -> tuple[slice, slice]:
         """Rows for `count` new positions, and all rows that attention sees with them.
@@ -63,7 +71,7 @@ class LayerBuffer:
         Raises:
             EngineError: the room is used up.
         """
-        room = self.key.shape[1]
+        room = self.parts[0].shape[1]
         if self.rows + count > room:
             self.settle()
         if self.rows + count > room:
@@ -73,10 +81,6 @@ class LayerBuffer:
         self.length += count
         return new, seen
 
-    def drop(self, count: int) -> None:
-        """Forget the last `count` positions: the padding behind a tail."""
-        self.length -= count
-
     def settle(self) -> None:
         """Move the positions that can still be seen to row 0."""
         if (extra := self.rows - self.kept) > 0:
@@ -84,9 +88,9 @@ class LayerBuffer:
             self.first += extra
 
     def _shift_host(self, start: int, count: int) -> None:
-        for buffer in (self.key, self.value):
+        for part in self.parts:
             # numpy copies through a temporary where source and target overlap
-            buffer[:, :count] = buffer[:, start : start + count]
+            part[:, :count] = part[:, start : start + count]
 
 
 class Arena:
@@ -97,34 +101,38 @@ class Arena:
         self.capacity = capacity
         self.lanes = lanes
         self.block = block
-        sizes = [self._sizes(layer) for layer in spec.layers]
-        total = sum(key + value for key, value in sizes) + _HUGE_PAGE_BYTES
-        self._memory = np.empty(total, dtype=np.uint8)
-        offset = -self._memory.ctypes.data % _HUGE_PAGE_BYTES
+        shapes = [self._shapes(layer) for layer in spec.layers]
+        total = sum(_padded_bytes(*shape) for layer in shapes for shape in layer)
+        self._memory = np.empty(total + _HUGE_PAGE_BYTES, dtype=np.uint8)
+        self._offset = -self._memory.ctypes.data % _HUGE_PAGE_BYTES
         self.layers: list[LayerBuffer] = []
-        for layer, (key_bytes, value_bytes) in zip(spec.layers, sizes, strict=True):
-            key = self._carve(offset, layer, layer.key_dim)
-            value = self._carve(offset + key_bytes, layer, layer.value_dim)
-            self.layers.append(LayerBuffer(layer, key, value))
-            offset += key_bytes + value_bytes
+        for layer, layer_shapes in zip(spec.layers, shapes, strict=True):
+            arrays = [self._carve(*shape) for shape in layer_shapes]
+            parts = len(layer.parts)
+            buffer = LayerBuffer(layer, arrays[:parts], arrays[parts:], self._margin(layer))
+            self.layers.append(buffer)
+        # Layers that take tokens; where there is none, the recurrent ones stand for them.
+        self._counting = [layer for layer in self.layers if layer.parts] or self.layers
+        self.clear_states()
 
-    def _room(self, layer: LayerSpec) -> int:
-        if layer.kind is LayerKind.FULL:
-            return self.capacity
-        # the window, one plan call behind it, and as much again before rows must move
-        return min(self.capacity, layer.window - 1 + 2 * self.block)
+    def _margin(self, layer: LayerSpec) -> int:
+        # A chunk that reaches into the window begins less than one block before it.
+        return self.block if layer.window else 0
 
-    def _sizes(self, layer: LayerSpec) -> tuple[int, int]:
-        rows = self.lanes * self._room(layer) * layer.heads
-        element = np.dtype(storage_dtype(layer.dtype)).itemsize
-        key, value = (rows * dim * element for dim in (layer.key_dim, layer.value_dim))
-        return key + (-key % _PAGE_BYTES), value + (-value % _PAGE_BYTES)
+    def _shapes(self, layer: LayerSpec) -> list[tuple[str, tuple[int, ...]]]:
+        rows = self.capacity
+        if layer.window:
+            # the window, one plan call behind it, and as much again before rows must move
+            rows = min(self.capacity, layer.window - 1 + 2 * self.block) + self._margin(layer)
+        parts = [(layer.dtype, (self.lanes, rows, heads, dim)) for _, heads, dim in layer.parts]
+        return parts + [(state.dtype, (self.lanes, *state.shape)) for state in layer.states]
 
-    def _carve(self, offset: int, layer: LayerSpec, dim: int) -> np.ndarray:
-        shape = (self.lanes, self._room(layer), layer.heads, dim)
-        dtype = np.dtype(storage_dtype(layer.dtype))
-        size = int(np.prod(shape)) * dtype.itemsize
-        return self._memory[offset : offset + size].view(dtype).reshape(shape)
+    def _carve(self, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
+        start = self._offset
+        self._offset += _padded_bytes(dtype, shape)
+        storage = np.dtype(storage_dtype(dtype))
+        size = math.prod(shape) * storage.itemsize
+        return self._memory[start : start + size].view(storage).reshape(shape)
 
     @property
     def length(self) -> int:
@@ -133,64 +141,73 @@ class Arena:
         Raises:
             EngineError: layers disagree.
         """
-        lengths = {layer.length for layer in self.layers}
+        lengths = {layer.length for layer in self._counting}
         if len(lengths) != 1:
             raise EngineError(f"layers disagree about the length: {sorted(lengths)}")
         return lengths.pop()
 
-    def finish_call(self, padding: int) -> None:
-        """After a plan call: drop its padding rows and settle the windows."""
+    def untouched(self, length: int) -> bool:
+        """Whether a call that failed at `length` tokens certainly left no trace in any layer."""
+        if any(layer.states for layer in self.layers):
+            return False  # a recurrent state does not show that it has moved on
+        return all(layer.length == length for layer in self.layers if layer.parts)
+
+    def count(self, length: int, padding: int = 0) -> None:
+        """After a call: forget its padding rows in layers that took them, and let the layers that
+        count no tokens stand at `length` tokens."""
         for layer in self.layers:
-            layer.drop(padding)
-        self.settle()
+            if layer.parts:
+                layer.length -= padding
+            else:
+                layer.length = length
 
     def reset(self) -> None:
-        """An empty context again; old bytes stay, out of sight."""
+        """An empty context again; old bytes of keys and values stay, out of sight."""
         for layer in self.layers:
             layer.first = layer.length = 0
+        self.clear_states()
+
+    def clear_states(self) -> None:
+        """Recurrent states as before the first token."""
+        for layer in self.layers:
+            for state in layer.states:
+                state[...] = 0
+
+    def states(self) -> list[np.ndarray]:
+        """Lane 0 of every recurrent and convolution state, layer by layer."""
+        return [state[0] for layer in self.layers for state in layer.states]
 
     def export_views(self, role: Role, place: ChunkPlace) -> list[np.ndarray]:
-        """The rows of a chunk, layer by layer, key then value: `[rows, heads, dim]` views."""
+        """The rows of a chunk, layer by layer, part by part: `[rows, heads, dim]` views."""
         end = place.start + place.count
         views = []
         for layer in self._of_role(role):
             start = end - layer.spec.rows_kept(place.count) - layer.first
             if start < 0 or end > layer.length:
                 raise EngineError(f"positions up to {end} are not in the layer any more")
-            rows = slice(start, end - layer.first)
-            views += [layer.key[0, rows], layer.value[0, rows]]
+            views += [part[0, start : end - layer.first] for part in layer.parts]
         return views
 
     def import_views(self, role: Role, place: ChunkPlace, length: int) -> list[np.ndarray]:
-        """Buffers for a chunk of a context that will have `length` tokens.
-
-        Rows that no later token can attend to go to scratch memory.
-        """
+        """Buffers for a chunk of a context that will have `length` tokens: each row where it will
+        be seen, or in front of that; chunks that no later token can attend to go to scratch
+        memory."""
         end = place.start + place.count
         views = []
         for layer in self._of_role(role):
             kept = layer.spec.rows_kept(place.count)
-            first = self._import_first(layer.spec, length)
-            if end - kept >= first:
-                rows = slice(end - kept - first, end - first)
-                views += [layer.key[0, rows], layer.value[0, rows]]
-            else:
-                shape = (kept, layer.spec.heads)
-                dtype = storage_dtype(layer.spec.dtype)
-                views.append(np.empty((*shape, layer.spec.key_dim), dtype))
-                views.append(np.empty((*shape, layer.spec.value_dim), dtype))
+            row = end - kept - (length - layer.kept_of(length)) + layer.margin
+            for room in layer.rooms:
+                if row >= 0:
+                    views.append(room[0, row : row + kept])
+                else:
+                    views.append(np.empty((kept, *room.shape[2:]), room.dtype))
         return views
 
-    def _import_first(self, layer: LayerSpec, length: int) -> int:
-        # Chunks that reach into the window begin less than one block before it.
-        if layer.kind is LayerKind.FULL:
-            return 0
-        return max(0, length - (layer.window - 1) - self.block)
-
     def place(self, length: int) -> None:
-        """Declare the imported bytes to be a context of `length` tokens. `settle` comes next."""
+        """Declare the imported bytes to be a context of `length` tokens, windows settled."""
         for layer in self.layers:
-            layer.first = self._import_first(layer.spec, length)
+            layer.first = length - layer.kept_of(length)
             layer.length = length
 
     def settle(self) -> None:
@@ -203,12 +220,19 @@ class Arena:
 
     def copy_into(self, other: Arena, lanes: Sequence[int] | None = None) -> None:
         """Copy what can be seen into another arena: lane 0 to all of its lanes, or `lanes`."""
+        picked = [0] if lanes is None else list(lanes)
         for mine, theirs in zip(self.layers, other.layers, strict=True):
             source = slice(mine.rows - mine.kept, mine.rows)
-            picked = [0] if lanes is None else list(lanes)
-            theirs.key[:, : mine.kept] = mine.key[picked, source]
-            theirs.value[:, : mine.kept] = mine.value[picked, source]
+            for part, target in zip(mine.parts, theirs.parts, strict=True):
+                target[:, : mine.kept] = part[picked, source]
+            for state, target in zip(mine.states, theirs.states, strict=True):
+                target[...] = state[picked]
             theirs.first, theirs.length = mine.length - mine.kept, mine.length
+
+
+def _padded_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    size = math.prod(shape) * np.dtype(storage_dtype(dtype)).itemsize
+    return size + (-size % _PAGE_BYTES)
 
 
 class ArenaPool:
@@ -238,103 +262,6 @@ class ArenaPool:
         """Return an arena."""
         self._free.append(arena)
         del self._free[: -self._keep]
-
-
-class ArenaContext:
-    """What every context over an arena keeps watch over: its bounds, and what may still be read.
-
-    An end point belongs to one length; it is gone with the next call, and an imported one counts
-    from `commit` on. After a call that failed half-way the layers may disagree or hold padding, so
-    the context refuses everything but `close`.
-    """
-
-    def __init__(
-        self, arena: Arena, pool: ArenaPool | None, capacity: int, vocabulary: int
-    ) -> None:
-        self.capacity = capacity
-        self._vocabulary = vocabulary
-        self._open: Arena | None = arena
-        self._pool = pool
-        self._failed = False
-        self._end_length = 0  # the length whose end point `_end` is; 0 where there is none
-        self._end: np.ndarray = np.zeros(
-            arena.spec.hidden_dim, storage_dtype(arena.spec.hidden_dtype)
-        )
-
-    @property
-    def arena(self) -> Arena:
-        """The live arena.
-
-        Raises:
-            EngineError: the context is closed, or a call in it failed half-way.
-        """
-        if self._open is None:
-            raise EngineError("the context is closed")
-        if self._failed:
-            raise EngineError("a call failed in this context", hint="close it and open another")
-        return self._open
-
-    @property
-    def length(self) -> int:
-        return self.arena.length
-
-    @contextmanager
-    def _appending(self, ids: np.ndarray, rows: int) -> Iterator[Arena]:
-        """Around a call that appends `ids` in a shape of `rows` rows and sets `_end`."""
-        arena = self.arena
-        start, count = arena.length, len(ids)
-        if not 1 <= count <= rows <= arena.block:
-            raise EngineError(f"a call of {count} tokens in {rows} rows, blocks of {arena.block}")
-        if start + count > self.capacity:
-            raise EngineError(f"{start} + {count} tokens do not fit the room of {self.capacity}")
-        check_vocabulary(ids, self._vocabulary)
-        end_length, self._end_length = self._end_length, 0
-        self._failed = True
-        try:
-            yield arena
-        except BaseException:
-            if all(layer.length == start for layer in arena.layers):  # refused, nothing appended
-                self._failed, self._end_length = False, end_length
-            raise
-        if arena.length != start + count:
-            raise EngineError(f"a call of {count} tokens left {arena.length} after {start}")
-        self._end_length = start + count
-        self._failed = False
-
-    def _end_point(self) -> np.ndarray:
-        """The final hidden state of the last token.
-
-        Raises:
-            EngineError: there is none for this length.
-        """
-        if not self._end_length or self._end_length != self.length:
-            raise EngineError(f"there is no end point at {self.length} tokens")
-        return self._end
-
-    def _export(self, role: Role, place: ChunkPlace) -> list[np.ndarray]:
-        if place.start + place.count != self.length:
-            raise EngineError(f"the last call ended at {self.length} tokens, not at {place}")
-        return [self._end_point()] if role is Role.END else self.arena.export_views(role, place)
-
-    def import_views(self, role: Role, place: ChunkPlace, length: int) -> list[np.ndarray]:
-        if self.length:
-            raise EngineError("only an empty context takes a stored state")
-        if not 0 < place.start + place.count <= length <= self.capacity:
-            raise EngineError(f"{place} does not belong into {length} of {self.capacity} tokens")
-        if role is not Role.END:
-            return self.arena.import_views(role, place, length)
-        self._end_length = length
-        return [self._end]
-
-    def _commit(self, length: int) -> None:
-        if self.length or not 0 < length <= self.capacity:
-            raise EngineError(f"cannot make an import of {length} tokens the context's own")
-        self.arena.place(length)
-
-    def close(self) -> None:
-        if self._open is not None and self._pool is not None:
-            self._pool.give(self._open)
-        self._open = None
 
 
 def check_vocabulary(ids: np.ndarray, vocabulary: int) -> None:

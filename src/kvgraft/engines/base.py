@@ -21,10 +21,12 @@ from kvgraft.state import Role, StateSpec
 @dataclass(frozen=True)
 class Capabilities:
     """`monolithic`: can run a whole prompt in one call, for comparison. `lanes`: can decode
-    several continuations of one context in a batch."""
+    several continuations of one context in a batch. `row_logits`: gives the logits of every token
+    of a call, not of its last alone."""
 
     monolithic: bool
     lanes: bool
+    row_logits: bool
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class Context(Protocol):
         """Next-token logits after the last token: float32 `[vocab]`, from a one-row head."""
 
     def call_logits(self) -> np.ndarray:
-        """Logits of every token of the last `run`: float32 `[count, vocab]`."""
+        """Logits of the last `run`: float32 `[count, vocab]`, one row per token; `[1, vocab]`,
+        the last token's, where `capabilities.row_logits` is not declared."""
 
     def export_views(self, role: Role, place: ChunkPlace) -> list[np.ndarray]:
         """The tensors of the chunk that the last `run` computed, ids apart, in the order of

@@ -1,4 +1,5 @@
-"""A small random-weight transformer in numpy: deterministic, no torch, full and sliding layers.
+"""A small random-weight transformer in numpy: deterministic, no torch; full, sliding and
+recurrent layers.
 
 It computes real attention over a real cache, so everything above the engines can be tested in
 milliseconds; what it says is noise. `toy` names it; `toy:SEED` gives other weights.
@@ -15,20 +16,21 @@ import numpy as np
 from kvgraft.blob.payload import ChunkPlace
 from kvgraft.engines.arena import (
     Arena,
-    ArenaContext,
     ArenaPool,
     LayerBuffer,
     check_vocabulary,
     lanes_capacity,
 )
+from kvgraft.engines.arena_context import ArenaContext
 from kvgraft.engines.base import Capabilities, Message
-from kvgraft.errors import EngineError, UnknownModel
+from kvgraft.errors import EngineError, UnknownModel, UsageError
 from kvgraft.identity import Fingerprint, cpu_class, digest_json
 from kvgraft.plan import PlanForm
-from kvgraft.state import LayerKind, LayerSpec, Role, StateSpec
+from kvgraft.state import LayerKind, LayerSpec, PointState, Role, StateSpec
 
 VERSION = "1"
-_HEADS, _DIM, _HIDDEN, _VOCAB = 2, 16, 32, 260
+RECURRENT = -1
+_HEADS, _DIM, _HIDDEN, _VOCAB, _CONV = 2, 16, 32, 260, 3
 _BOS, _EOS, _USER, _ASSISTANT = 256, 257, 258, 259
 _SPECIAL = {"<bos>": _BOS, "<eos>": _EOS, "<user>": _USER, "<assistant>": _ASSISTANT}
 _TEMPLATE = "<bos>{turns: <role>content<eos>}<assistant>"
@@ -36,7 +38,8 @@ _TEMPLATE = "<bos>{turns: <role>content<eos>}<assistant>"
 
 @dataclass(frozen=True)
 class ToyShape:
-    """`windows`: one entry per layer, 0 for full attention, else the sliding window in tokens."""
+    """`windows`: one entry per layer, 0 for full attention, `RECURRENT` for a recurrent layer, else
+    the sliding window in tokens. Without `rungs` tails are bare, as recurrent layers need."""
 
     windows: tuple[int, ...] = (0, 24, 0, 7)
     block: int = 16
@@ -72,7 +75,7 @@ class ToyEngine:
     """See the module. `threads` is declared in the fingerprint as any engine's is."""
 
     name = "toy"
-    capabilities = Capabilities(monolithic=True, lanes=True)
+    capabilities = Capabilities(monolithic=True, lanes=True, row_logits=True)
 
     def __init__(self, seed: int = 0, shape: ToyShape | None = None) -> None:
         self.shape = shape or ToyShape()
@@ -80,12 +83,9 @@ class ToyEngine:
         self.context_tokens = self.shape.context_tokens
         self.form = PlanForm(self.shape.block, self.shape.rungs)
         self.tokenizer = ToyTokenizer()
-        layers = tuple(
-            LayerSpec(
-                LayerKind.SLIDING if window else LayerKind.FULL, _HEADS, _DIM, _DIM, "F32", window
-            )
-            for window in self.shape.windows
-        )
+        if RECURRENT in self.shape.windows and self.shape.rungs:
+            raise UsageError("recurrent layers need bare tails: padding would enter their states")
+        layers = tuple(_layer_spec(window) for window in self.shape.windows)
         self.spec = StateSpec(layers, _HIDDEN, "F32")
         rng = np.random.default_rng(seed)
 
@@ -145,7 +145,8 @@ class ToyEngine:
         start = layers[0].length
         positions = np.arange(start, start + len(tokens))
         for weights, layer in zip(self.layers, layers, strict=True):
-            hidden = hidden + self._attend(_normed(hidden), weights, layer, positions)
+            mix = self._recur if layer.states else self._attend
+            hidden = hidden + mix(_normed(hidden), weights, layer, positions)
             hidden = hidden + np.maximum(_normed(hidden) @ weights[4], 0) @ weights[5]
         return _normed(hidden)
 
@@ -161,19 +162,51 @@ class ToyEngine:
             (hidden @ matrix).reshape(rows, _HEADS, _DIM) for matrix in weights[:3]
         )
         new, seen = layer.append(rows)
-        layer.key[0, new] = _rotated(key, positions)
-        layer.value[0, new] = value
+        keys, values = layer.parts
+        keys[0, new] = _rotated(key, positions)
+        values[0, new] = value
         at = np.arange(seen.start, seen.stop) + layer.first
         visible = at[None, :] <= positions[:, None]
         if layer.spec.window:
             visible &= at[None, :] > positions[:, None] - layer.spec.window
-        keys = np.ascontiguousarray(layer.key[0, seen].transpose(1, 2, 0))
-        values = np.ascontiguousarray(layer.value[0, seen].transpose(1, 0, 2))
-        scores = _rotated(query, positions).transpose(1, 0, 2) @ keys / np.float32(np.sqrt(_DIM))
+        seen_keys = np.ascontiguousarray(keys[0, seen].transpose(1, 2, 0))
+        seen_values = np.ascontiguousarray(values[0, seen].transpose(1, 0, 2))
+        scores = _rotated(query, positions).transpose(1, 0, 2) @ seen_keys
+        scores = scores / np.float32(np.sqrt(_DIM))
         scores = np.where(visible[None], scores, np.float32(-np.inf))
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ values
+        mixed = (scores / scores.sum(axis=-1, keepdims=True)) @ seen_values
         return mixed.transpose(1, 0, 2).reshape(rows, -1) @ weights[3]
+
+    def _recur(
+        self,
+        hidden: np.ndarray,
+        weights: list[np.ndarray],
+        layer: LayerBuffer,
+        positions: np.ndarray,
+    ) -> np.ndarray:
+        """Linear attention with a decay, behind a short convolution."""
+        conv, memory = (state[0] for state in layer.states)
+        mixed = np.empty((len(positions), _HEADS, _DIM), np.float32)
+        for number, row in enumerate(hidden):
+            conv[:-1] = conv[1:]
+            conv[-1] = row
+            query, key, value = ((conv.mean(axis=0) @ m).reshape(_HEADS, _DIM) for m in weights[:3])
+            memory *= np.float32(0.9)
+            memory += key[:, :, None] * value[:, None, :] / np.float32(_DIM)
+            mixed[number] = (query[:, None, :] @ memory)[:, 0]
+        return mixed.reshape(len(positions), -1) @ weights[3]
+
+
+def _layer_spec(window: int) -> LayerSpec:
+    if window == RECURRENT:
+        states = (
+            PointState("conv", "F32", (_CONV, _HIDDEN)),
+            PointState("recurrent", "F32", (_HEADS, _DIM, _DIM)),
+        )
+        return LayerSpec(LayerKind.RECURRENT, states=states)
+    kind = LayerKind.SLIDING if window else LayerKind.FULL
+    return LayerSpec(kind, _HEADS, _DIM, _DIM, "F32", window)
 
 
 def _normed(hidden: np.ndarray) -> np.ndarray:
@@ -200,16 +233,15 @@ class ToyContext(ArenaContext):
         self._hidden: np.ndarray | None = None
 
     def run(self, ids: np.ndarray, rows: int) -> None:
-        with self._appending(ids, rows) as arena:
+        with self._appending(ids, rows, planned=True) as arena:
             padded = np.full(rows, self._engine.form.pad_id, np.int64)
             padded[: len(ids)] = ids
             self._hidden = self._engine.forward(arena.layers, padded)[: len(ids)]
-            arena.finish_call(rows - len(ids))
             self._end[:] = self._hidden[-1]
 
     def decode(self, token: int) -> None:
         ids = np.array([token])
-        with self._appending(ids, 1) as arena:
+        with self._appending(ids, 1, planned=False) as arena:
             self._hidden = self._engine.forward(arena.layers, ids)
             self._end[:] = self._hidden[-1]
 
@@ -226,7 +258,6 @@ class ToyContext(ArenaContext):
 
     def commit(self, length: int) -> None:
         self._commit(length)
-        self.arena.settle()
 
     def copy(self, capacity: int) -> ToyContext:
         """Another context of the same content."""

@@ -22,7 +22,7 @@ from kvgraft.store.memory import MemoryStore
 
 FLIPPED_BIT = "one flipped bit"
 WRONG_CHUNK = "another prompt's chunk"
-NEIGHBOUR = "the neighbour's window"
+NEIGHBOUR = "the neighbour's window"  # every row holds what belongs one token before it
 CONTROLS = (FLIPPED_BIT, WRONG_CHUNK, NEIGHBOUR)
 
 
@@ -50,29 +50,55 @@ def altered_store(
     """A copy of `prefix` in memory, its last block altered as `control` says.
 
     Raises:
-        ArtifactError: an object of the prefix is not in the store.
+        ArtifactError: an object of the prefix or the donor's is not in the store.
     """
     copy = ChunkStore(MemoryStore(), Index(None))
     capture = copy.capture(engine.fingerprint)
-    last = len(prefix.keys) - 1
-    roles = engine.spec.roles()
-    target = Role.NEAR if control == NEIGHBOUR and Role.NEAR in roles else roles[0]
-    for number, (key, place) in enumerate(zip(prefix.keys, prefix.places, strict=True)):
-        for role in roles:
+    target = _target(engine, control)
+    last = prefix.keys[-1]
+    for key, place in zip(prefix.keys, prefix.places, strict=True):
+        found = chunks.find(key)
+        for role in found if key != last else {*found, target}:
             payload = _payload(chunks, key, role)
-            if number == last and role is target:
-                start = len(payload_head(engine.spec, role, place)) + 4 * place.count
-                if control == FLIPPED_BIT:
-                    # the last value's top exponent bit but one: a plausible, wrong number
-                    payload[-1] ^= 0x20
-                elif control == WRONG_CHUNK:
-                    payload[start:] = _payload(chunks, donor.keys[last], role)[start:]
-                else:
-                    payload[start:] = _payload(chunks, prefix.keys[last - 1], role)[start:]
+            if key == last and role is target:
+                payload = _altered(engine, payload, role, place, control, chunks, donor)
             parts = [memoryview(payload)]
             capture.add(role, key, (place.start, place.count, place.rows), parts)
     capture.commit()
+    if not copy.find(last):
+        raise ArtifactError("a stored object that a control needs is gone", where=last.hex())
     return copy
+
+
+def _target(engine: Engine, control: str) -> Role:
+    """The object to alter: the first that carries state; for a neighbour's window, the windows."""
+    carrying = [role for role in engine.spec.roles if engine.spec.bytes_per_token(role)]
+    if control == NEIGHBOUR and Role.NEAR in carrying:
+        return Role.NEAR
+    return carrying[0] if carrying else Role.END
+
+
+def _altered(
+    engine: Engine,
+    payload: bytearray,
+    role: Role,
+    place: ChunkPlace,
+    control: str,
+    chunks: ChunkStore,
+    donor: Prefix,
+) -> bytearray:
+    start = len(payload_head(engine.spec, role, place)) + 4 * place.count
+    if control == FLIPPED_BIT:
+        payload[-1] ^= 0x20  # the last value's top exponent bit but one: plausible, and wrong
+    elif control == WRONG_CHUNK:
+        payload[start:] = _payload(chunks, donor.keys[-1], role)[start:]
+    else:
+        for tensor in engine.spec.tensors(role, place.count)[1:]:
+            step = tensor.size_bytes // tensor.shape[0]
+            rows = payload[start : start + tensor.size_bytes]
+            payload[start : start + tensor.size_bytes] = rows[-step:] + rows[:-step]
+            start += tensor.size_bytes
+    return payload
 
 
 def _payload(chunks: ChunkStore, key: bytes, role: Role) -> bytearray:

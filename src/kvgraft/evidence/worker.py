@@ -26,6 +26,8 @@ from kvgraft.plan import Call
 from kvgraft.reuse import Computed, Keep, compute_prompt
 from kvgraft.store.check import open_local
 from kvgraft.store.chunks import ChunkStore
+from kvgraft.store.index import Index
+from kvgraft.store.memory import MemoryStore
 
 _CONTROL_SUFFIX = 16  # tokens behind an altered state: one short call
 
@@ -129,7 +131,7 @@ def _graft(
         np.save(folder / f"graft-{number}.npy", seen.pop("vectors"))
         rows.append(seen)
         tell_progress("graft", number + 1, len(samples))
-    return {"samples": rows, "controls": _controls(engine, chunks, samples)}
+    return {"samples": rows, "controls": _controls(engine, samples)}
 
 
 def _observe(
@@ -144,7 +146,13 @@ def _observe(
             digest.update(np.ascontiguousarray(context.call_logits(), np.float32).data)
 
     computed = compute_prompt(
-        engine, chunks, sample.ids, keep=keep, room=DECODE_STEPS + 1, on_call=see
+        engine,
+        chunks,
+        sample.ids,
+        keep=keep,
+        points=(sample.stored,),
+        room=DECODE_STEPS + 1,
+        on_call=see,
     )
     try:
         vectors = _decode(computed, digest)
@@ -175,7 +183,7 @@ def _decode(computed: Computed, digest: Any) -> np.ndarray:
     return np.stack(vectors)
 
 
-def _controls(engine: Engine, chunks: ChunkStore, samples: list[Sample]) -> list[dict[str, Any]]:
+def _controls(engine: Engine, samples: list[Sample]) -> list[dict[str, Any]]:
     """Serve altered states for the longest grafted samples; each must change the digest."""
     block = engine.form.block
 
@@ -187,19 +195,22 @@ def _controls(engine: Engine, chunks: ChunkStore, samples: list[Sample]) -> list
     fit.sort(key=lambda sample: len(sample.ids), reverse=True)
     rows: list[dict[str, Any]] = []
     for sample, donor in zip(fit[: len(fit) // 2], fit[::-1], strict=False):
-        blocks = min(usable(sample), usable(donor))
-        prefix = full_blocks(engine, sample.ids, blocks * block)
-        other = full_blocks(engine, donor.ids, blocks * block)
-        ids = sample.ids[: blocks * block + min(block, _CONTROL_SUFFIX)]
-        part = Sample(ids, blocks * block, blocks * block, 1)
-        honest = _observe(engine, chunks, part)
+        tokens = min(usable(sample), usable(donor)) * block
+        stored = ChunkStore(MemoryStore(), Index(None))
+        for ids in (sample.ids[:tokens], donor.ids[:tokens]):
+            compute_prompt(engine, stored, ids).context.close()
+        prefix, other = (full_blocks(engine, one.ids, tokens) for one in (sample, donor))
+        ids = sample.ids[: tokens + min(block, _CONTROL_SUFFIX)]
+        part = Sample(ids, tokens, tokens, 1)
+        honest = _observe(engine, stored, part)
         for control in CONTROLS:
-            altered = altered_store(engine, chunks, prefix, other, control)
+            altered = altered_store(engine, stored, prefix, other, control)
             seen = _observe(engine, altered, part)
             altered.close()
             served = seen["reused_tokens"] == part.reused and seen["calls_made"] == part.calls
             changed = seen["sha256"] != honest["sha256"]
             rows.append({"control": control, "served": served, "changed": changed})
+        stored.close()
         if len(rows) >= 3 * len(CONTROLS):
             break
     return rows

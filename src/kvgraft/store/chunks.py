@@ -80,10 +80,16 @@ class ChunkStore:
 
     def find(self, key: bytes) -> dict[Role, IndexEntry]:
         """The objects of a chunk by role, as the index lists them (nothing is read)."""
-        found = self.index.find(key)
+        return self._trusted(self.index.find(key))
+
+    def find_many(self, keys: Sequence[bytes]) -> list[dict[Role, IndexEntry]]:
+        """`find` for several keys at once, in their order."""
+        return [self._trusted(objects) for objects in self.index.find_many(keys)]
+
+    def _trusted(self, objects: dict[Role, IndexEntry]) -> dict[Role, IndexEntry]:
         if not self._refused:
-            return found
-        return {role: entry for role, entry in found.items() if entry not in self._refused}
+            return objects
+        return {role: entry for role, entry in objects.items() if entry not in self._refused}
 
     def read(self, wanted: Iterable[ObjectRead]) -> bool:
         """Read and verify objects; True if all are good, else each says its `error`.
@@ -256,8 +262,9 @@ class Capture:
         key: bytes,
         place: tuple[int, int, int],
         parts: Sequence[bytes | memoryview],
-    ) -> None:
-        """Add an object: its payload in `parts`, its place `(start, count, rows)`.
+    ) -> bool:
+        """Add an object: its payload in `parts`, its place `(start, count, rows)`. False if the
+        store has it already.
 
         An object the store has already is not written again; if the stored one has another raw
         digest, that is drift: recorded as an alarm, and the stored one stays.
@@ -274,7 +281,7 @@ class Capture:
             self._result.objects_known += 1
             if known.object.raw_digest != digest:
                 self._drift(role, key, known.object.raw_digest, digest)
-            return
+            return False
         if len(self._entries) == MAX_PACK_OBJECTS:
             raise StoreError(
                 f"a capture holds at most {MAX_PACK_OBJECTS} objects",
@@ -289,6 +296,7 @@ class Capture:
             self._write(part)
         self._write(padding(self._position))
         self._entries.append(entry)
+        return True
 
     def _drift(self, role: Role, key: bytes, stored: bytes, computed: bytes) -> None:
         self._result.drifted.append(key.hex())

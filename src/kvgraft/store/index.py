@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kvgraft.blob.pack import PackEntry
-from kvgraft.errors import StoreError
+from kvgraft.errors import StoreError, UsageError
+from kvgraft.limits import MAX_FIND_KEYS
 from kvgraft.sqlite import naming_errors, open_database, transaction
 from kvgraft.state import Role
 
@@ -73,6 +74,23 @@ class Index:
             rows = self._db.execute(f"{_SELECT} WHERE o.key=?", (key,)).fetchall()
         entries = [_entry(row) for row in rows]
         return {entry.object.role: entry for entry in entries}
+
+    def find_many(self, keys: Sequence[bytes]) -> list[dict[Role, IndexEntry]]:
+        """The objects of each chunk, by role, in the order of `keys`.
+
+        Raises:
+            UsageError: more than `MAX_FIND_KEYS` keys.
+        """
+        if len(keys) > MAX_FIND_KEYS:
+            raise UsageError(f"{len(keys)} keys at once; at most {MAX_FIND_KEYS}")
+        marks = ",".join("?" * len(keys))
+        with self._lock, naming_errors(self._where):
+            rows = self._db.execute(f"{_SELECT} WHERE o.key IN ({marks})", keys).fetchall()
+        found: dict[bytes, dict[Role, IndexEntry]] = {key: {} for key in keys}
+        for row in rows:
+            entry = _entry(row)
+            found[entry.object.key][entry.object.role] = entry
+        return [found[key] for key in keys]
 
     def add_pack(
         self, name: str, size_bytes: int, entries: Sequence[PackEntry]

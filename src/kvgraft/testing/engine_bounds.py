@@ -123,9 +123,9 @@ class BoundsCases(EngineCases):
         context = engine.open_context(8)
         context.decode(0)
         before = context.logits()
-        place = ChunkPlace(0, 1, engine.form.rungs[0])
+        place = ChunkPlace(0, 1, engine.form.tail_rows(1))
         with pytest.raises(EngineError):
-            context.import_views(engine.spec.roles()[0], place, 1)
+            context.import_views(engine.spec.roles[0], place, 1)
         with pytest.raises(EngineError):
             context.commit(1)
         assert np.array_equal(context.logits(), before)

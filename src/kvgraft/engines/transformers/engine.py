@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -13,28 +12,26 @@ import torch
 import transformers
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
-from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from kvgraft import limits
 from kvgraft.engines.arena import ArenaPool
 from kvgraft.engines.base import Capabilities, Tokenizer
-from kvgraft.engines.transformers.context import TORCH_DTYPES, TransformersContext
-from kvgraft.engines.transformers.head import Head
+from kvgraft.engines.transformers.context import TransformersContext
+from kvgraft.engines.transformers.layers import DTYPE_NAMES
+from kvgraft.engines.transformers.probe import Body, error_line, probe
 from kvgraft.engines.transformers.settings import kernel_settings, thread_count
 from kvgraft.engines.transformers.tokenizer import TransformersTokenizer
 from kvgraft.errors import (
     EngineError,
-    KvgraftError,
     UnreadableModel,
     UnsupportedModel,
     UsageError,
 )
 from kvgraft.identity import Fingerprint, WeightsDigests, cpu_class, digest_json
 from kvgraft.plan import PlanForm
-from kvgraft.state import LayerKind, LayerSpec, StateSpec
 
 # Chosen by measurement: docs/decisions/0001-plan-form.md.
 PLAN = PlanForm(block=256, rungs=(32, 64, 128, 256))
-_DTYPE_NAMES = {torch_dtype: name for name, torch_dtype in TORCH_DTYPES.items()}
 # Read by the kernel libraries themselves; torch's own settings are in `kernel_settings`.
 _KERNEL_VARIABLES = (
     "ONEDNN_MAX_CPU_ISA",
@@ -53,7 +50,7 @@ class TransformersEngine:
     """See `kvgraft.engines.base.Engine`. One call at a time; not thread-safe."""
 
     name = "transformers"
-    capabilities = Capabilities(monolithic=True, lanes=True)
+    capabilities = Capabilities(monolithic=True, lanes=True, row_logits=True)
 
     def __init__(
         self,
@@ -68,50 +65,25 @@ class TransformersEngine:
         self._model = model.eval().requires_grad_(False)
         self.model = source
         self.tokenizer = tokenizer
-        self.form = form
         self.device = next(model.parameters()).device
         self.mirrored = self.device.type != "cpu" if mirrored is None else mirrored
         self.context_tokens = _context_tokens(model)
         self.vocabulary = int(model.get_input_embeddings().weight.shape[0])
-        self._base = model.base_model
-        parameters = inspect.signature(self._base.forward).parameters
-        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self._body = Body(model, self.device)
         self.threads = thread_count()
         self._settings = kernel_settings(self.device)
-        self.spec, self._head = self._try_one_token()
+        self.spec, self._head = probe(model, self._body)
+        # Padding would enter recurrent states, so there tails run in their own length.
+        recurrent = any(layer.states for layer in self.spec.layers)
+        self.form = PlanForm(form.block, ()) if recurrent else form
         self.fingerprint = self._fingerprint(weights_digest)
-        self._pool = ArenaPool(self.spec, form.block)
-
-    @torch.inference_mode()
-    def _try_one_token(self) -> tuple[StateSpec, Head]:
-        """Layer kinds from the cache that transformers itself would use, sizes from one token."""
-        if getattr(self._model.config.get_text_config(), "attention_chunk_size", None):
-            raise UnsupportedModel("chunked-local attention is not carried by this version")
-        if self._base is self._model:
-            raise UnsupportedModel("the model has no body apart from its head")
-        ids = np.ones((1, 1), np.int64)
-        try:
-            cache = DynamicCache(config=self._model.config.get_text_config())
-            output = self._body(ids, cache, 0)
-            hidden = output.last_hidden_state
-            head = Head(self._model, output)
-            head.check(hidden, self._model(torch.from_numpy(ids).to(self.device)).logits)
-        except KvgraftError:
-            raise
-        except Exception as error:  # whatever a model of another kind makes of these arguments
-            raise UnsupportedModel(
-                f"{type(self._model).__name__} does not run with a key-value cache as this version"
-                f" gives it: {error_line(error)}",
-                hint="models of full and sliding-window attention layers are supported",
-            ) from error
-        layers = tuple(_layer_spec(number, layer) for number, layer in enumerate(cache.layers))
-        return StateSpec(layers, hidden.shape[-1], _DTYPE_NAMES[hidden.dtype]), head
+        self._pool = ArenaPool(self.spec, self.form.block)
 
     def _fingerprint(self, weights_digest: str) -> Fingerprint:
         config = self._model.config.to_dict()
         for name in _CONFIG_NAMES:
             config.pop(name, None)
-        dtype = _DTYPE_NAMES[next(self._model.parameters()).dtype]
+        dtype = DTYPE_NAMES[next(self._model.parameters()).dtype]
         device = cpu_class(_KERNEL_VARIABLES)
         if self.device.type == "cuda":
             properties = torch.cuda.get_device_properties(self.device)
@@ -125,7 +97,7 @@ class TransformersEngine:
                 "config": digest_json(config),
                 "adapters": "none",
                 "dtype": dtype,
-                "kv_dtype": "/".join(sorted({layer.dtype for layer in self.spec.layers})),
+                "kv_dtype": "/".join(self.spec.dtypes),
                 "attention": str(self._model.config._attn_implementation),
                 "device": f"{device}/{self._settings}",
                 "threads": str(self.threads),
@@ -157,16 +129,6 @@ class TransformersEngine:
                 hint="leave autocast, precision and kernel settings alone around an engine",
             )
 
-    def _body(self, ids: np.ndarray, cache: Any, start: int) -> Any:
-        positions = torch.arange(start, start + ids.shape[1], device=self.device)
-        arguments = {self._cache_name: cache}
-        return self._base(
-            input_ids=torch.from_numpy(np.ascontiguousarray(ids)).to(self.device),
-            position_ids=positions[None].expand(ids.shape[0], -1),
-            use_cache=True,
-            **arguments,
-        )
-
     def forward(self, ids: np.ndarray, cache: Any, start: int) -> torch.Tensor:
         """Final hidden states `[lanes, rows, hidden]` of `ids` int64 `[lanes, rows]`, which
         stand at positions `start` and on; the cache takes their states.
@@ -180,7 +142,7 @@ class TransformersEngine:
                 f"{ids.shape[1]} rows from position {start} on pass the model's context of"
                 f" {self.context_tokens}"
             )
-        hidden: torch.Tensor = self._body(ids, cache, start).last_hidden_state
+        hidden: torch.Tensor = self._body.run(ids, cache, start).last_hidden_state
         return hidden
 
     def head(self, hidden: torch.Tensor) -> np.ndarray:
@@ -209,40 +171,13 @@ class TransformersEngine:
         self._pool = ArenaPool(self.spec, self.form.block)
 
 
-def error_line(error: Exception) -> str:
-    """The first line of an error of whatever kind."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def _context_tokens(model: nn.Module) -> int:
     config = model.config.get_text_config()
-    tokens = getattr(config, "max_position_embeddings", None)
-    if not isinstance(tokens, int):
-        raise UnsupportedModel(f"the config of {type(model).__name__} states no longest context")
-    return tokens
-
-
-def _layer_spec(number: int, layer: Any) -> LayerSpec:
-    if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
-        raise UnsupportedModel(
-            f"layer {number} is a {type(layer).__name__}, which this version does not carry",
-            hint="models of full and sliding-window attention layers are supported",
-        )
-    if not layer.is_initialized:
-        raise UnsupportedModel(
-            f"layer {number} puts no keys and values into the cache",
-            hint="models of full and sliding-window attention layers are supported",
-        )
-    key, value = layer.keys, layer.values
-    sliding = type(layer) is DynamicSlidingWindowLayer
-    return LayerSpec(
-        LayerKind.SLIDING if sliding else LayerKind.FULL,
-        heads=key.shape[1],
-        key_dim=key.shape[3],
-        value_dim=value.shape[3],
-        dtype=_DTYPE_NAMES[key.dtype],
-        window=layer.sliding_window if sliding else 0,
-    )
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        tokens = getattr(config, name, None)
+        if isinstance(tokens, int):
+            return tokens
+    return limits.MAX_CONTEXT_TOKENS  # recurrent models and ALiBi have no position to run out of
 
 
 def load(
@@ -267,7 +202,7 @@ def load(
         UsageError: unknown dtype or device.
     """
     torch_dtype = getattr(torch, dtype, None)
-    if torch_dtype not in _DTYPE_NAMES:
+    if torch_dtype not in DTYPE_NAMES:
         raise UsageError(f"unknown dtype {dtype!r}", hint="bfloat16, float16 or float32")
     if device != "cpu" and not torch.cuda.is_available():
         raise UsageError(f"no device {device!r} here", hint="use cpu")

@@ -14,12 +14,14 @@ from kvgraft.errors import UnsupportedModel
 class Head:
     """The model's own code with its body taken out, whatever it does: scaling, soft caps, bias."""
 
-    def __init__(self, model: nn.Module, output: Any) -> None:
-        """`output` is what the body returned once: the head may look for any of its fields."""
-        self._body = _FixedBody(model.base_model, type(output))
+    def __init__(self, model: nn.Module, body: nn.Module, output: Any) -> None:
+        """`body` is a child of `model`; `output` is what it returned once: the head may look for
+        any of its fields."""
+        self._body = _FixedBody(body, type(output))
+        (name,) = (name for name, child in model.named_children() if child is body)
         # A shallow copy: it shares every weight and every setting with the model.
         self._rest = copy.copy(model)
-        self._rest.__dict__["_modules"] = {**model._modules, model.base_model_prefix: self._body}
+        self._rest.__dict__["_modules"] = {**model._modules, name: self._body}
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits `[lanes, rows, vocab]` of final hidden states `[lanes, rows, hidden]`."""
