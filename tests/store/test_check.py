@@ -36,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(root: Path, engine: ToyEngine):
-    """Two packs: 3 chunks with an end point, and 2 with one."""
+    """Two packs: 3 chunks with two end points, and 2 with two."""
     store = open_local(root)
     run(engine, store, IDS)
     run(engine, store, OTHER)
@@ -138,7 +138,7 @@ def test_a_sound_store_passes(root: Path, store: ChunkStore) -> None:
     seen: list[tuple[int, int]] = []
     report = check_store(store, lambda done, total: seen.append((done, total)))
     assert report.ok
-    assert (report.packs, report.objects, report.fingerprints) == (2, 12, 1)
+    assert (report.packs, report.objects, report.fingerprints) == (2, 14, 1)
     assert report.unlisted_objects == 0
     size = sum(len(data) for data in before.values())
     assert report.size_bytes == size
@@ -181,14 +181,14 @@ def test_a_damaged_object_is_named_with_its_place(root: Path, store: ChunkStore)
         ("artifact_digest", f"{path.name}@{entry.offset}"),
         ("index_other_place", f"{path.name}@{entry.offset}"),
     ]
-    assert (report.packs, report.objects) == (2, 11)
+    assert (report.packs, report.objects) == (2, 13)
 
 
 def test_a_damaged_pack_does_not_hide_the_others(root: Path, store: ChunkStore) -> None:
     path = pack_paths(root)[0]
     path.write_bytes(path.read_bytes()[:-1])
     report = check_store(store)
-    assert (report.packs, report.objects) == (1, 5)
+    assert (report.packs, report.objects) == (1, 6)
     assert "artifact_truncated" in {problem.code for problem in report.problems}
 
 
@@ -245,7 +245,7 @@ def test_a_damaged_fingerprint(
     assert codes(store) == [code, "fingerprint_missing"]
     report = reindex(store)
     assert [problem.code for problem in report.problems] == [code]
-    assert (report.fingerprints, report.objects) == (0, 12)  # objects stay as good as they were
+    assert (report.fingerprints, report.objects) == (0, 14)  # objects stay as good as they were
 
 
 def test_an_absurdly_large_fingerprint_is_not_read(store: ChunkStore) -> None:
@@ -277,7 +277,7 @@ def test_an_index_with_a_role_that_is_none(root: Path, store: ChunkStore) -> Non
 def test_a_capture_that_was_published_and_not_listed(root: Path, store: ChunkStore) -> None:
     store.index.clear()
     report = check_store(store)
-    assert (report.ok, report.unlisted_objects) == (True, 12)
+    assert (report.ok, report.unlisted_objects) == (True, 14)
 
 
 def drifting(engine: ToyEngine) -> ToyEngine:
@@ -296,10 +296,10 @@ def test_two_packs_that_disagree_are_drift(
     elsewhere.close()
     write(store.blobs, path.name, path.read_bytes())
     before = listed(store)
-    assert codes(store) == ["drift"] * 5
+    assert codes(store) == ["drift"] * 6
     report = reindex(store)
-    assert [problem.code for problem in report.problems] == ["drift"] * 5
-    assert [alarm["kind"] for alarm in store.index.alarms()] == ["drift"] * 5
+    assert [problem.code for problem in report.problems] == ["drift"] * 6
+    assert [alarm["kind"] for alarm in store.index.alarms()] == ["drift"] * 6
     assert listed(store) == before
 
 
@@ -333,7 +333,7 @@ def test_the_index_is_rebuilt_as_it_was(root: Path, store: ChunkStore, engine: T
     assert again.index.all_entries() == []
     seen: list[tuple[int, int]] = []
     report = reindex(again, lambda done, total: seen.append((done, total)))
-    assert (report.ok, report.packs, report.objects, report.fingerprints) == (True, 2, 12, 1)
+    assert (report.ok, report.packs, report.objects, report.fingerprints) == (True, 2, 14, 1)
     assert seen[-1] == (report.size_bytes, report.size_bytes)
     assert again.index.all_entries() == entries
     assert again.index.fingerprints() == known
@@ -367,7 +367,7 @@ def test_what_fails_is_left_alone_and_listed_as_a_problem(
         ("artifact_digest", f"{large.name}@{entry.offset}"),
         ("artifact_truncated", small.name),
     }
-    assert (report.packs, report.objects) == (1, 6)
+    assert (report.packs, report.objects) == (1, 7)
     assert listed(store) < before
     assert (entry.key, entry.role) not in listed(store)
     assert json.loads(json.dumps(report.as_dict()))["ok"] is False
@@ -393,7 +393,7 @@ def test_stats(root: Path, store: ChunkStore, engine: ToyEngine) -> None:
     entries = [entry.object for entry in store.index.all_entries()]
     assert found["packs"] == 3
     assert found["pack_bytes"] == sum(path.stat().st_size for path in pack_paths(root))
-    assert found["objects"] == len(entries) == 17
+    assert found["objects"] == len(entries) == 20
     assert found["alarms"] == 1
     assert found["roles"] == {
         role.name.lower(): {

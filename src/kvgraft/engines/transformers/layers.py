@@ -198,6 +198,11 @@ class ArenaCache(Cache):
                 if self.mirrored:
                     layer.upload_states()
 
+    def live_states(self) -> list[torch.Tensor]:
+        """Every recurrent state, layer by layer."""
+        stateful = [layer for layer in self.layers if isinstance(layer, StateLayer)]
+        return [state for layer in stateful for state in layer.live_states]
+
     def clear(self, kind: str) -> None:
         """Set the recurrent states of one kind to zero."""
         for layer in self.layers:

@@ -132,10 +132,10 @@ def _check_continuation(body: Body, spec: StateSpec, ids: np.ndarray, whole: tor
         UnsupportedModel: it does not.
     """
     first, second = ids[:, :_FIRST], ids[:, _FIRST:]
-    split = _continued(body, spec, [first, second])
+    split, states = _continued(body, spec, [first, second])
     off, anew = (
         (hidden - whole[:, _FIRST:]).norm().item()
-        for hidden in (split, _continued(body, spec, [second]))
+        for hidden in (split, _continued(body, spec, [second])[0])
     )
     if not off <= 0.5 * anew:
         raise UnsupportedModel(
@@ -144,7 +144,9 @@ def _check_continuation(body: Body, spec: StateSpec, ids: np.ndarray, whole: tor
             hint=_HINT,
         )
     for kind in {state.name.split(".")[0] for layer in spec.layers for state in layer.states}:
-        if torch.equal(split, _continued(body, spec, [first, second], forget=kind)):
+        # The states behind the call too: in few bits a small state may not reach the output.
+        hidden, after = _continued(body, spec, [first, second], forget=kind)
+        if torch.equal(split, hidden) and all(map(torch.equal, states, after)):
             raise UnsupportedModel(
                 f"a call of several tokens does not use the {kind} states that the call before it"
                 " left, so a prompt cannot be computed in parts",
@@ -154,9 +156,9 @@ def _check_continuation(body: Body, spec: StateSpec, ids: np.ndarray, whole: tor
 
 def _continued(
     body: Body, spec: StateSpec, calls: list[np.ndarray], *, forget: str = ""
-) -> torch.Tensor:
-    """Final hidden states of the last of these calls, float64. Before it, states of the kind
-    `forget` are set to zero."""
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Final hidden states of the last of these calls, float64, and the recurrent states behind it.
+    Before it, states of the kind `forget` are set to zero."""
     arena = Arena(spec, _FIRST + _SECOND, _FIRST + _SECOND)
     cache = ArenaCache(arena, body.device, mirrored=body.device.type != "cpu")
     start = 0
@@ -166,8 +168,7 @@ def _continued(
         output = body.run(ids, cache, start)
         start += ids.shape[1]
         arena.count(start)
-    hidden: torch.Tensor = output.last_hidden_state.double()
-    return hidden
+    return output.last_hidden_state.double(), cache.live_states()
 
 
 def _layer_spec(config: Any, number: int, layer: Any) -> LayerSpec:
