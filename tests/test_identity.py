@@ -13,6 +13,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvgraft import identity
 from kvgraft.engines.toy import ToyEngine, ToyShape
 from kvgraft.errors import UnreadableModel, UsageError
 from kvgraft.identity import Fingerprint, WeightsDigests, cpu_class, digest_json
@@ -96,6 +97,47 @@ def test_variables_that_narrow_kernels_are_part_of_the_cpu_class(
     monkeypatch.setenv("SOME_CORETYPE", "Haswell")
     assert cpu_class(("SOME_CORETYPE",)) == f"{plain}/SOME_CORETYPE=Haswell"
     assert cpu_class() == plain
+    monkeypatch.setenv("SOME_CORETYPE", "")
+    assert cpu_class(("SOME_CORETYPE",)) == f"{plain}/SOME_CORETYPE="
+
+
+X86 = """processor\t: 0
+vendor_id\t: GenuineSomething
+model name\t: Some CPU @ 2.00GHz
+flags\t\t: fpu sse4_2 avx512_bf16 avx2 avx fma amx_tile f16c rdrand
+
+processor\t: 1
+vendor_id\t: GenuineSomething
+flags\t\t: fpu
+"""
+ARM = """processor\t: 0
+BogoMIPS\t: 50.00
+Features\t: fp sve asimd bf16 i8mm crc32
+"""
+
+
+@pytest.mark.parametrize(
+    ("machine", "text", "expected"),
+    [
+        (
+            "x86_64",
+            X86,
+            "x86_64/GenuineSomething/amx_tile/avx/avx2/avx512_bf16/f16c/fma/sse4_2",
+        ),
+        ("aarch64", ARM, "aarch64/asimd/bf16/i8mm/sve"),
+        ("riscv64", "", "riscv64"),
+        ("riscv64", None, "riscv64"),  # no such file
+    ],
+)
+def test_the_cpu_class_spelled_out(
+    machine: str, text: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cpuinfo"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(identity, "Path", lambda _: file)
+    monkeypatch.setattr(identity.platform, "machine", lambda: machine)
+    assert cpu_class() == expected
 
 
 # --- weight digests ---------------------------------------------------------------------------
@@ -165,6 +207,17 @@ def test_a_known_file_is_not_read_again(database: Path, files: list[Path]) -> No
     assert (paranoid, third.happened) == (found, True)
 
 
+def test_a_known_file_is_known_by_every_way_to_it(
+    database: Path, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _ = digest(database, files)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(files[0].parent)
+    for folder in (Path("model"), tmp_path / "link"):
+        again, reading = digest(database, [folder / path.name for path in files])
+        assert (again, reading.happened) == (found, False)
+
+
 def keep_times(path: Path, change: object) -> None:
     """Do `change()` and set the file's times back."""
     before = path.stat()
@@ -222,7 +275,7 @@ def test_a_changed_file_and_back_again(database: Path, files: list[Path]) -> Non
     assert digest(database, files)[0] == found != changed
 
 
-@pytest.mark.parametrize("damage", ["noise", "a folder", "another table"])
+@pytest.mark.parametrize("damage", ["noise", "a folder", "another table", "no folder"])
 def test_a_damaged_memory_costs_one_more_reading(
     damage: str, database: Path, files: list[Path]
 ) -> None:
@@ -232,6 +285,9 @@ def test_a_damaged_memory_costs_one_more_reading(
         database.write_bytes(b"this is not a database" * 100)
     elif damage == "a folder":
         database.mkdir()
+    elif damage == "no folder":
+        database.parent.rmdir()
+        database.parent.write_bytes(b"")
     else:
         with sqlite3.connect(database) as db:
             db.execute("CREATE TABLE weights (something TEXT)")

@@ -95,6 +95,13 @@ def test_prompts_that_do_not_fit() -> None:
         plan_calls(too_many, PlanForm(1, (1,)), too_many)
 
 
+def test_as_many_calls_as_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_PLAN_CALLS", 3)
+    assert len(plan_calls(48, FORM, 2048)) == 3
+    with pytest.raises(LimitExceeded, match="49 tokens need more than 3 calls"):
+        plan_calls(49, FORM, 2048)
+
+
 @pytest.mark.parametrize(
     ("block", "rungs"),
     [(0, (0,)), (-1, (-1,)), (0, ()), (8, (4,)), (8, (8, 4)), (8, (4, 4, 8)), (8, (4, 8, 16))],

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 
 from kvgraft.blob.payload import ChunkPlace, PayloadCheck, payload_head
 from kvgraft.engines.toy import RECURRENT, ToyEngine, ToyShape
-from kvgraft.errors import ContextTooLong, FormatError, InputError, StoreError, StoreFull
+from kvgraft.errors import (
+    ContextTooLong,
+    EngineError,
+    FormatError,
+    InputError,
+    StoreError,
+    StoreFull,
+)
 from kvgraft.identity import Fingerprint
 from kvgraft.plan import PUBLIC_SALT, as_token_ids
 from kvgraft.reuse import Keep, ReuseReport, compute_prompt
@@ -26,7 +33,7 @@ from kvgraft.store import chunks
 from kvgraft.store.chunks import ChunkStore, ObjectRead
 from kvgraft.store.index import Index
 from kvgraft.store.memory import MemoryStore
-from toys import CountingToy, cold, logits_bits, memory_chunks, prompt, run
+from toys import CountingToy, cold, listed, logits_bits, memory_chunks, prompt, run
 
 SHAPES = {
     "mixed": ToyShape(),
@@ -86,6 +93,29 @@ def test_the_report_tells_what_happened(engine: CountingToy, tokens: int) -> Non
         assert (report.misses == []) is (report.calls_made == 0)
         assert (report.captured_bytes > 0) is (bool(rows) and _captures(engine, tokens, keep))
     assert report.calls_made == 0
+
+
+def test_the_report_has_the_bytes_of_the_store_and_the_times_of_what_was_done() -> None:
+    engine, store, ids = CountingToy(shape=SHAPES["full only"]), memory_chunks(), prompt(37)
+    _, report = calls_made(engine, store, ids, keep=Keep.ALL)
+    assert {report.captured_bytes} == set(store.index.packs().values())
+    assert min(report.compute_seconds, report.capture_seconds) > 0 == report.restore_seconds
+    _, report = calls_made(engine, store, ids)
+    assert min(report.lookup_seconds, report.restore_seconds) > 0 == report.compute_seconds
+    needed = [
+        entry.object.stored_length
+        for entry in store.index.all_entries()
+        if entry.object.role is Role.KEEP or entry.object.start == 32
+    ]
+    assert report.loaded_bytes == sum(needed)
+
+
+def test_the_key_is_that_of_the_end_point(toy: CountingToy) -> None:
+    store, ids = memory_chunks(), prompt(37)
+    for _ in range(2):  # computed, and restored
+        done = compute_prompt(toy, store, ids, keep=Keep.ALL)
+        done.context.close()
+        assert listed(store) & {(done.key, Role.END)}
 
 
 def _captures(engine: ToyEngine, tokens: int, keep: Keep) -> bool:
@@ -346,6 +376,18 @@ def test_a_window_that_is_gone_falls_back_to_the_last_point(toy: CountingToy) ->
     assert (bits, report.reused_tokens) == (cold(toy, ids), 80)
 
 
+def test_a_window_that_ends_at_a_chunk_does_not_need_the_chunk() -> None:
+    # The token at 80 sees 64 to 80: the chunk from 48 to 64 lies just outside.
+    engine = CountingToy(shape=ToyShape(windows=(0, 17)))
+    store, ids = memory_chunks(), prompt(80)
+    run(engine, store, ids)
+    for entry in store.index.all_entries():
+        if (entry.object.role, entry.object.start) == (Role.NEAR, 48):
+            store.index.remove(entry)
+    bits, report = run(engine, store, ids, keep=Keep.NOTHING)
+    assert (bits, report.reused_tokens) == (cold(engine, ids), 80)
+
+
 @pytest.mark.parametrize("start", [0, 32, 64])
 def test_a_chunk_that_is_gone_ends_the_prefix(toy: CountingToy, start: int) -> None:
     store, ids = memory_chunks(), prompt(80)
@@ -400,6 +442,25 @@ def test_a_fingerprint_that_differs_is_named(toy: CountingToy, field: str) -> No
     _, report = run(other, store, ids)
     assert report.reused_tokens == 0
     assert report.misses == [f"fingerprint: {field} differ"]
+
+
+def test_the_closest_fingerprint_is_the_one_that_is_named(toy: CountingToy) -> None:
+    store, ids = memory_chunks(), prompt(16)
+    for fields in (["device", "dtype", "threads"], ["dtype"], ["device", "dtype"]):
+        other = CountingToy()
+        others = {**dict(toy.fingerprint.fields), **dict.fromkeys(fields, "another")}
+        other.fingerprint = Fingerprint.of(others)
+        run(other, store, ids)
+    assert run(toy, store, ids)[1].misses == ["fingerprint: dtype differ"]
+
+
+def test_a_prefix_that_was_found_is_of_this_model_whatever_else_is_known(
+    toy: CountingToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, ids = memory_chunks(), prompt(40)
+    run(toy, store, ids[:16])
+    monkeypatch.setattr(store.index, "has_fingerprint", lambda digest: False)
+    assert "not_stored: no chunk after 1 calls" in run(toy, store, ids)[1].misses
 
 
 def sized(dtype: str) -> StateSpec:
@@ -592,6 +653,20 @@ def test_a_prompt_that_fails_leaves_nothing_behind(toy: CountingToy) -> None:
     assert list(blobs.names()) == []
     assert store.index.all_entries() == []
     assert run(toy, store, ids)[0] == cold(toy, ids)
+
+
+def test_a_prompt_that_fails_closes_its_context(toy: CountingToy) -> None:
+    seen: list[Any] = []
+
+    def stop(call: Any, context: Any) -> None:
+        seen.append(context)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compute_prompt(toy, None, prompt(48), on_call=stop)
+    (context,) = seen
+    with pytest.raises(EngineError, match="the context is closed"):
+        context.logits()
 
 
 def test_an_interrupted_restore_waits_for_its_readers(

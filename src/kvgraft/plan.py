@@ -37,7 +37,8 @@ class PlanForm:
     pad_id: int = 0
 
     def __post_init__(self) -> None:
-        if self.block < 1 or tuple(sorted(set(self.rungs))) != self.rungs:
+        rising = tuple(sorted(set(self.rungs))) == self.rungs
+        if min(self.block, *self.rungs, 1) < 1 or not rising:
             raise UsageError(f"rungs must rise and block be positive: {self}")
         if self.rungs and self.rungs[-1] != self.block:
             raise UsageError(f"the last rung is the block itself: {self}")
@@ -79,6 +80,9 @@ def as_token_ids(ids: Sequence[int] | np.ndarray) -> TokenIds:
     except (ValueError, OverflowError) as error:  # lists of unequal length, for one
         raise InputError("token ids must be a flat list of integers") from error
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise InputError("token ids must be a flat list of integers")
+    # Among integers numpy takes a truth value for a number.
+    if not isinstance(ids, np.ndarray) and any(isinstance(id, bool) for id in ids):
         raise InputError("token ids must be a flat list of integers")
     if array.size and (int(array.min()) < 0 or int(array.max()) > 0xFFFFFFFF):
         raise InputError("token ids must be between 0 and 2**32 - 1")

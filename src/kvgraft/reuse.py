@@ -16,24 +16,22 @@ from enum import Enum
 
 import numpy as np
 
-from kvgraft.blob.payload import ChunkPlace, PayloadCheck, as_buffer, check_views, payload_head
+from kvgraft.blob.payload import PayloadCheck, as_buffer, check_views, payload_head
+from kvgraft.breakeven import Load, Rates
 from kvgraft.engines.base import Context, Engine
-from kvgraft.errors import ContextTooLong, KvgraftError, StoreError, UsageError
-from kvgraft.identity import Fingerprint
-from kvgraft.limits import MAX_FIND_KEYS
+from kvgraft.errors import ContextTooLong, KvgraftError, StoreError
+from kvgraft.lookup import Found, Planned, find, reasons, resumable, wanted_objects
 from kvgraft.plan import (
     PUBLIC_SALT,
     Call,
-    TokenIds,
     as_token_ids,
     chunk_keys,
     plan_calls,
     plan_root,
 )
-from kvgraft.points import kept_roles, seen_calls
+from kvgraft.points import kept_roles
 from kvgraft.state import Role
 from kvgraft.store.chunks import Capture, ChunkStore, ObjectRead
-from kvgraft.store.index import IndexEntry
 
 
 class Keep(Enum):
@@ -80,24 +78,6 @@ class Computed:
     key: bytes
 
 
-@dataclass(frozen=True)
-class _Planned:
-    ids: TokenIds
-    calls: tuple[Call, ...]
-    keys: tuple[bytes, ...]
-
-    def end(self, done: int) -> int:
-        """Tokens after the first `done` calls."""
-        return self.calls[done - 1].end if done else 0
-
-    def place(self, number: int) -> ChunkPlace:
-        call = self.calls[number]
-        return ChunkPlace(call.start, call.count, call.rows)
-
-    def tokens(self, number: int) -> TokenIds:
-        return self.ids[self.calls[number].start : self.calls[number].end]
-
-
 def compute_prompt(
     engine: Engine,
     store: ChunkStore | None,
@@ -106,6 +86,7 @@ def compute_prompt(
     salt: bytes = PUBLIC_SALT,
     keep: Keep = Keep.BLOCKS,
     points: Sequence[int] = (),
+    load: Load = Load.ALWAYS,
     room: int = 0,
     on_call: Callable[[Call, Context], None] = lambda call, context: None,
 ) -> Computed:
@@ -113,6 +94,7 @@ def compute_prompt(
 
     `points`: lengths in tokens at which other prompts will go on, a shared preamble's end for one;
     what is captured can be resumed at the last full block before each (`kvgraft.points`).
+    `load`: when what is stored is loaded (`kvgraft.breakeven`).
     `room` more tokens will fit into the context. `on_call` sees the context after every call that
     is made. A store that cannot be read or written is not an error here: the prompt is computed,
     and the report says so. Close the context when done.
@@ -129,14 +111,16 @@ def compute_prompt(
             hint="shorten the prompt or ask for fewer new tokens",
         )
     root = plan_root(engine.fingerprint.digest, salt)
-    planned = _Planned(ids, calls, chunk_keys(root, ids, calls))
+    planned = Planned(ids, calls, chunk_keys(root, ids, calls))
     report = ReuseReport(tokens=len(ids), calls_planned=len(calls))
     context = engine.open_context(len(ids) + room)
     try:
         done = branch = 0
-        if store is not None:
+        rates = store.rates(engine.fingerprint.digest) if store is not None else Rates()
+        if store is not None and load is not Load.NEVER:
+            measured = rates if load is Load.MEASURED else None
             try:
-                done, branch = _restore(engine, store, planned, context, report)
+                done, branch = _restore(engine, store, planned, context, report, measured)
             except StoreError as error:
                 report.misses.append(f"{error.code}: {error}")
         capture = None
@@ -145,7 +129,7 @@ def compute_prompt(
             wanted = (*points, planned.end(branch))
             roles = kept_roles(engine.spec, calls, engine.form.block, tail=tail, wanted=wanted)
             capture = _Captures(engine, store, planned, report, roles)
-        _compute_rest(planned, context, report, done, capture, on_call)
+        _compute_rest(planned, context, report, done, capture, rates, on_call)
     except BaseException:
         context.close()
         raise
@@ -153,20 +137,28 @@ def compute_prompt(
 
 
 def _restore(
-    engine: Engine, store: ChunkStore, planned: _Planned, context: Context, report: ReuseReport
+    engine: Engine,
+    store: ChunkStore,
+    planned: Planned,
+    context: Context,
+    report: ReuseReport,
+    measured: Rates | None,
 ) -> tuple[int, int]:
     """Restore the longest prefix that is stored and sound; how many calls it covers, and how many
-    would have been covered could a run resume there."""
+    would have been covered could a run resume there. Where `measured` says that computing it is
+    faster, nothing is restored."""
     limit = len(planned.calls)
     branch = 0
     while True:
         began = time.perf_counter()
-        found = _find(engine, store, planned, limit)
-        done = _resumable(engine, planned, found)
+        found = find(engine, store, planned, limit)
+        done = resumable(engine, planned, found)
         branch = branch or len(found)
-        _explain(engine, store, planned, found, done, limit, report)
+        report.misses += reasons(engine, store, planned, found, done, limit)
         report.lookup_seconds += time.perf_counter() - began
-        if done == 0:
+        if done == 0 or (
+            measured and _cheaper_computed(engine, planned, found, done, measured, report)
+        ):
             return 0, branch
         began = time.perf_counter()
         reads: list[ObjectRead] = []
@@ -175,8 +167,10 @@ def _restore(
             context.commit(planned.end(done))
             report.reused_tokens = planned.end(done)
             report.loaded_bytes = sum(read.size_bytes for read in reads)
-        report.restore_seconds += time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        report.restore_seconds += seconds
         if sound:
+            store.rates(engine.fingerprint.digest).note_load(report.loaded_bytes, seconds)
             return done, branch
         errors = [read.error for read in reads if read.error is not None]
         report.misses += [f"{error.code}: {error}" for error in errors]
@@ -185,99 +179,40 @@ def _restore(
         limit = done - 1
 
 
-_Found = list[dict[Role, IndexEntry]]
-
-
-def _find(engine: Engine, store: ChunkStore, planned: _Planned, limit: int) -> _Found:
-    """The stored chunks among the first `limit`, up to the first that is missing, by the index
-    alone."""
-    found: _Found = []
-    for start in range(0, limit, MAX_FIND_KEYS):
-        for objects in store.find_many(planned.keys[start : min(limit, start + MAX_FIND_KEYS)]):
-            # The key stands for the fingerprint already; a broken hash must not make that a guess.
-            mine = {
-                role: entry
-                for role, entry in objects.items()
-                if entry.object.fingerprint == engine.fingerprint.digest
-            }
-            if Role.KEEP not in mine:
-                return found
-            found.append(mine)
-    return found
-
-
-def _resumable(engine: Engine, planned: _Planned, found: _Found) -> int:
-    """The most calls of `found` after which a run can go on."""
-    return next(
-        (done for done in range(len(found), 0, -1) if not _lacking(engine, planned, found, done)),
-        0,
-    )
-
-
-def _lacking(engine: Engine, planned: _Planned, found: _Found, done: int) -> Role | None:
-    """What is not stored that a run needs to go on after `done` calls, or None."""
-    last = done == len(planned.calls)
-    if (last or Role.END in engine.spec.resumes_with) and Role.END not in found[done - 1]:
-        return Role.END
-    seen = seen_calls(engine.spec, planned.calls, done)
-    return Role.NEAR if any(Role.NEAR not in found[number] for number in seen) else None
-
-
-def _explain(
+def _cheaper_computed(
     engine: Engine,
-    store: ChunkStore,
-    planned: _Planned,
-    found: _Found,
+    planned: Planned,
+    found: Found,
     done: int,
-    limit: int,
+    rates: Rates,
     report: ReuseReport,
-) -> None:
-    """Note why not more than `done` of `limit` calls can be restored."""
-    reasons = []
-    if len(found) < limit:
-        reasons.append(_why_absent(store, engine.fingerprint, len(found)))
-    if done < len(found):
-        lacking = _lacking(engine, planned, found, len(found))
-        tokens = planned.end(len(found))
-        if lacking is Role.NEAR:
-            reasons.append(f"no_window: windows at {tokens} tokens are not stored")
-        elif len(found) < len(planned.calls):
-            reasons.append(f"no_state: recurrent states at {tokens} tokens are not stored")
-        else:
-            # The next-token logits need the end point, so the last call is made again.
-            reasons.append("no_end_point: the last call is computed for its logits")
-    report.misses += [reason for reason in reasons if reason not in report.misses]
-
-
-def _why_absent(store: ChunkStore, fingerprint: Fingerprint, found: int) -> str:
-    if found or store.index.has_fingerprint(fingerprint.digest):
-        return f"not_stored: no chunk after {found} calls"
-    stored = []
-    for text in store.index.fingerprints().values():
-        with contextlib.suppress(UsageError):  # a damaged text explains nothing
-            stored.append(Fingerprint.from_json(text))
-    closest = min((fingerprint.differing(other) for other in stored), key=len, default=())
-    # Other weights alone are the same model trained on; with more beside them, another model.
-    if closest and ("weights" not in closest or len(closest) == 1):
-        return "fingerprint: " + ", ".join(closest) + " differ"
-    return "not_stored: nothing from this model"
+) -> bool:
+    size_bytes = sum(
+        found[number][role].object.stored_length
+        for number, role in wanted_objects(engine, planned, done)
+    )
+    calls = planned.calls[:done]
+    if not rates.prefers_computing(size_bytes, calls):
+        return False
+    load, compute = rates.load_seconds(size_bytes), rates.compute_seconds(calls)
+    report.misses.append(
+        f"break_even: {planned.end(done)} stored tokens are computed, which is predicted to take"
+        f" {compute:.4f} s, loading {size_bytes} bytes {load:.4f} s"
+    )
+    return True
 
 
 def _reads(
     engine: Engine,
-    planned: _Planned,
+    planned: Planned,
     context: Context,
-    found: _Found,
+    found: Found,
     done: int,
     reads: list[ObjectRead],
 ) -> Iterator[ObjectRead]:
     """What to read, and where to: straight into the context's buffers. Noted in `reads` too."""
     length = planned.end(done)
-    wanted = [(number, Role.KEEP) for number in range(done)]
-    wanted += [(number, Role.NEAR) for number in seen_calls(engine.spec, planned.calls, done)]
-    if done == len(planned.calls) or Role.END in engine.spec.resumes_with:
-        wanted.append((done - 1, Role.END))
-    for number, role in wanted:
+    for number, role in wanted_objects(engine, planned, done):
         place = planned.place(number)
         tensors = engine.spec.tensors(role, place.count)
         check = PayloadCheck(engine.spec, role, place, planned.tokens(number))
@@ -288,11 +223,12 @@ def _reads(
 
 
 def _compute_rest(
-    planned: _Planned,
+    planned: Planned,
     context: Context,
     report: ReuseReport,
     done: int,
     capture: _Captures | None,
+    rates: Rates,
     on_call: Callable[[Call, Context], None],
 ) -> None:
     try:
@@ -300,7 +236,9 @@ def _compute_rest(
             call = planned.calls[number]
             began = time.perf_counter()
             context.run(planned.tokens(number), call.rows)
-            report.compute_seconds += time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            rates.note_call(call, seconds)
+            report.compute_seconds += seconds
             report.calls_made += 1
             report.computed_tokens += call.count
             on_call(call, context)
@@ -321,7 +259,7 @@ class _Captures:
         self,
         engine: Engine,
         store: ChunkStore,
-        planned: _Planned,
+        planned: Planned,
         report: ReuseReport,
         roles: list[tuple[Role, ...]],
     ) -> None:

@@ -170,6 +170,10 @@ class StateSpec:
     def __post_init__(self) -> None:
         if not 1 <= len(self.layers) <= limits.MAX_LAYERS:
             raise UnsupportedModel(f"{len(self.layers)} layers; 1 to {limits.MAX_LAYERS} allowed")
+        if self.hidden_dim < 1 or self.hidden_dtype not in DTYPE_BYTES:
+            raise UnsupportedModel(
+                f"an end point of {self.hidden_dim} x {self.hidden_dtype!r} is not carried"
+            )
 
     @cached_property
     def _hash(self) -> int:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,9 +47,9 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Replay]]:
     def _watch(before: Callable[[int], None] = lambda number: None) -> list[Replay]:
         seen: list[Replay] = []
 
-        def watched(*given: object) -> Replay:
+        def watched(*given: Any, **named: Any) -> Replay:
             before(len(seen) + 1)
-            seen.append(replay(*given))  # type: ignore[arg-type]
+            seen.append(replay(*given, **named))
             return seen[-1]
 
         monkeypatch.setattr(replay_module, "replay", watched)

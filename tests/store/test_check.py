@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,7 +252,60 @@ def test_a_damaged_fingerprint(
 
 def test_an_absurdly_large_fingerprint_is_not_read(store: ChunkStore) -> None:
     write(store.blobs, "0" * 64 + ".fingerprint", bytes(4 * 1024 * 1024 + 1))
-    assert codes(store) == ["artifact_format"]
+    (problem,) = check_store(store).problems
+    assert (problem.code, problem.what) == ("artifact_format", "a fingerprint of 4194305 bytes")
+
+
+def test_an_object_that_cannot_be_read_does_not_hide_the_others(
+    root: Path, store: ChunkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pack_paths(root)[0]
+    entry = store.index.of_pack(path.name)[2]
+    objects = len(listed(store))
+    original = os.preadv
+
+    def fails(fd: int, buffers: Any, offset: int) -> int:
+        if offset == entry.offset and os.path.sameopenfile(fd, watched.fileno()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return original(fd, buffers, offset)
+
+    with path.open("rb") as watched:
+        monkeypatch.setattr(os, "preadv", fails)
+        report = check_store(store)
+    assert (report.packs, report.objects) == (2, objects - 1)
+    assert {problem.code for problem in report.problems} == {"store", "index_other_place"}
+
+
+def test_a_pack_that_grows_meanwhile_does_not_pass_the_total(root: Path, store: ChunkStore) -> None:
+    path = pack_paths(root)[0]
+    seen: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        if not seen:
+            with path.open("ab") as file:
+                file.write(bytes(1_000_000))
+        seen.append((done, total))
+
+    assert not check_store(store, progress).ok
+    assert seen[-1] == (seen[0][1],) * 2
+    assert all(done <= total for done, total in seen)
+
+
+@pytest.mark.parametrize("call", [check_store, reindex])
+def test_whatever_is_opened_is_closed(
+    call: Any, store: ChunkStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Any] = []
+    original = store.blobs.open
+
+    def noted(name: str) -> Any:
+        opened.append(original(name))
+        return opened[-1]
+
+    monkeypatch.setattr(store.blobs, "open", noted)
+    call(store)
+    assert len(opened) == 6  # each blob for its size, and to be read
+    assert {reader._fd for reader in opened} == {-1}
 
 
 def test_an_index_that_lists_another_place(root: Path, store: ChunkStore) -> None:
@@ -320,7 +375,94 @@ def test_drift_between_processes_is_noticed_at_listing(engine: ToyEngine, root: 
     store.close()
 
 
+# --- the index --------------------------------------------------------------------------------
+
+
+def test_objects_of_a_pack_come_by_offset(root: Path, store: ChunkStore) -> None:
+    entries = store.index.of_pack(pack_paths(root)[0].name)
+    assert len(entries) > 2
+    assert entries == sorted(entries, key=lambda entry: entry.offset)
+
+
+def test_totals_count_what_is_listed(root: Path, store: ChunkStore) -> None:
+    entries = [entry.object for entry in store.index.all_entries()]
+    assert store.index.totals() == {
+        "packs": 2,
+        "pack_bytes": sum(path.stat().st_size for path in pack_paths(root)),
+        "objects": len(entries),
+        **{
+            f"{role.name.lower()}_bytes": sum(e.stored_length for e in entries if e.role is role)
+            for role in Role
+        },
+    }
+
+
+def test_an_object_that_is_listed_elsewhere_by_now_stays(store: ChunkStore) -> None:
+    # Two readers find one object damaged; the second is late, and it was stored again meanwhile.
+    before = store.index.all_entries()[0]
+    store.index.remove(before)
+    store.index.add_pack("other.pack", 4096, [before.object])
+    store.index.remove(before)
+    (found,) = [e for e in store.index.all_entries() if e.object == before.object]
+    assert found.pack == "other.pack"
+
+
+def test_a_pack_of_another_size_than_listed_is_listed_anew(
+    root: Path, store: ChunkStore, engine: ToyEngine
+) -> None:
+    with sqlite3.connect(root / INDEX_NAME) as db:
+        db.execute("UPDATE packs SET size_bytes=size_bytes+1")
+    db.close()
+    assert run(engine, store, IDS)[1].reused_tokens == 0
+    assert run(engine, store, IDS)[1].reused_tokens == 37
+
+
+def test_a_fingerprint_is_new_once(store: ChunkStore) -> None:
+    assert store.index.note_fingerprint(b"f" * 32, "{}") is True
+    assert store.index.note_fingerprint(b"f" * 32, "{}") is False
+
+
 # --- rebuilding the index ---------------------------------------------------------------------
+
+
+def test_a_rebuilt_index_forgets_what_is_gone(
+    root: Path, store: ChunkStore, engine: ToyEngine
+) -> None:
+    pack_paths(root)[1].unlink()
+    (fingerprint,) = root.rglob("*.fingerprint")
+    fingerprint.unlink()
+    assert reindex(store).ok
+    assert store.index.fingerprints() == {}
+    assert stats(store)["fingerprints"][0]["fields"] is None  # type: ignore[index]
+    assert codes(store) == ["fingerprint_missing"]
+    run(engine, store, OTHER)  # stores what is missing again, the fingerprint too
+    assert fingerprint.exists()
+    assert codes(store) == []
+
+
+def test_a_pack_without_a_sound_object_is_not_listed(root: Path, engine: ToyEngine) -> None:
+    store = open_local(root)
+    capture = store.capture(engine.fingerprint)
+    capture.add(Role.KEEP, b"k" * 32, (0, 16, 16), [b"payload"])
+    capture.commit()
+    flip(pack_paths(root)[0], 256)
+    report = reindex(store)
+    assert (report.packs, report.objects, store.index.packs()) == (0, 0, {})
+    store.close()
+
+
+def test_a_capture_while_blobs_are_listed_stays_listed(
+    store: ChunkStore, engine: ToyEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names, before = list(store.blobs.names()), listed(store)
+
+    def slow() -> list[str]:
+        run(engine, store, prompt(16, seed=2))  # published after the listing, and listed itself
+        return names
+
+    monkeypatch.setattr(store.blobs, "names", slow)
+    assert reindex(store).objects == len(before)
+    assert listed(store) > before
 
 
 def test_the_index_is_rebuilt_as_it_was(root: Path, store: ChunkStore, engine: ToyEngine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -9,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from kvgraft.errors import StoreError, StoreReadOnly, UsageError
 from kvgraft.plan import PUBLIC_SALT
+from kvgraft.store import tenants
 from kvgraft.store.tenants import TenantSalts
 
 SOURCES = Path(__file__).parents[2] / "src"
@@ -78,6 +81,7 @@ HEX = "ab" * 32
         '{"format": 1, "salts": []}',
         '{"format": 1, "salts": {"a": 1}}',
         json.dumps({"format": 1, "salts": {"a": HEX[:-2]}}),
+        json.dumps({"format": 1, "salts": {"a": HEX + "00"}}),
         json.dumps({"format": 1, "salts": {"a": HEX.upper()}}),
         json.dumps({"format": 1, "salts": {"a": "zz" * 32}}),
         # Two tenants with one salt would share what they store.
@@ -123,6 +127,48 @@ def test_something_in_the_way_is_a_typed_error(path: Path, tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError):
         TenantSalts(tmp_path / "file" / "tenants.json").salt("a")
+
+
+def test_a_file_that_cannot_be_read_is_an_error_and_stays(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TenantSalts(path).salt("a")
+    whole = path.read_bytes()
+
+    def fails(_: Path) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fails)
+        for tenant in ("a", "new"):
+            with pytest.raises(StoreError, match="reading tenants' salts"):
+                TenantSalts(path).salt(tenant)
+    assert path.read_bytes() == whole
+
+
+def test_a_lock_that_is_held_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = TenantSalts(path).salt("a")
+    monkeypatch.setattr(tenants, "_LOCK_SECONDS", 0.0)
+    with FileLock(f"{path}.lock"):
+        assert TenantSalts(path).salt("a") == kept  # looking takes no lock
+        with pytest.raises(StoreError, match="another process has held the lock") as caught:
+            TenantSalts(path).salt("b")
+    assert caught.value.where == f"{path}.lock"
+
+
+def test_a_salt_that_another_process_made_meanwhile_is_taken(path: Path) -> None:
+    class Late(TenantSalts):
+        """Looks once before the other process has made the salt."""
+
+        looks = 0
+
+        def _read(self) -> dict[str, bytes]:
+            self.looks += 1
+            return {} if self.looks == 1 else super()._read()
+
+    made = TenantSalts(path).salt("a")
+    assert Late(path).salt("a") == made
+    assert TenantSalts(path).salt("a") == made
 
 
 def test_a_folder_that_cannot_be_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

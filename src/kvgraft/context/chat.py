@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 
+from kvgraft.breakeven import Load
 from kvgraft.decode import Decoded, greedy
 from kvgraft.engines.base import Engine, Message
 from kvgraft.prompt import encode, render_messages, shared_prefix
@@ -42,11 +43,14 @@ class Chat:
         *,
         system: str | None = None,
         history: Sequence[Message] = (),
+        load: Load = Load.ALWAYS,
     ) -> None:
-        """`history` resumes a conversation: the turns so far, without the system text."""
+        """`history` resumes a conversation: the turns so far, without the system text. `load`:
+        when stored states are loaded."""
         self._engine = engine
         self._chunks = chunks
         self._salt = salt
+        self._load = load
         first = [] if system is None else [Message("system", system)]
         self.messages: list[Message] = [*first, *history]
         self._lock = threading.Lock()  # the engine runs one call at a time
@@ -74,6 +78,7 @@ class Chat:
                 ids,
                 salt=self._salt,
                 keep=Keep.BLOCKS,
+                load=self._load,
                 room=max_new_tokens,
             )
             try:
@@ -103,7 +108,7 @@ class Chat:
             return None
         with self._lock:
             computed = compute_prompt(
-                self._engine, self._chunks, ids[:blocks], salt=self._salt, keep=Keep.BLOCKS
+                self._engine, self._chunks, ids[:blocks], salt=self._salt, load=self._load
             )
             computed.context.close()
         self._settled = ids[:blocks]

@@ -150,6 +150,7 @@ def _fresh(
         prompt.ids,
         salt=workspace.salt,
         keep=Keep.BLOCKS,
+        load=workspace.load,
         room=max_new_tokens,
     )
     try:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvgraft.breakeven import Load
 from kvgraft.decode import Decoded, greedy
 from kvgraft.errors import ContextTooLong
 from kvgraft.library.deposit import REPLAYS, TEXT_ONLY, Deposit, NewDeposit
@@ -38,10 +39,15 @@ class Replay:
         return self.report.calls_made == 0 and self.report.reused_tokens == self.report.tokens
 
 
-def replay(workspace: Workspace, token_ids: Sequence[int], keep: Keep = Keep.ALL) -> Replay:
+def replay(
+    workspace: Workspace,
+    token_ids: Sequence[int],
+    keep: Keep = Keep.ALL,
+    load: Load | None = None,
+) -> Replay:
     """Graft the state after `token_ids` (made again where it is gone) and decode one line.
 
-    What has to be computed is captured as `keep` says.
+    What has to be computed is captured as `keep` says. `load` is the workspace's own unless given.
 
     Raises:
         ContextTooLong: no room for an answer behind the state.
@@ -54,6 +60,7 @@ def replay(workspace: Workspace, token_ids: Sequence[int], keep: Keep = Keep.ALL
         token_ids,
         salt=workspace.salt,
         keep=keep,
+        load=load or workspace.load,
         room=MAX_ANSWER_TOKENS,
     )
     try:
@@ -160,8 +167,7 @@ def _with_replay(
 def _captured(
     workspace: Workspace, new: NewDeposit, trial: Replay, restated: Verdict
 ) -> NewDeposit:
-    made = replay(workspace, new.token_ids)
-    again = replay(workspace, new.token_ids)
+    made, again = (replay(workspace, new.token_ids, load=Load.ALWAYS) for _ in range(2))
     if made.decoded != trial.decoded or again.decoded != made.decoded:
         return replace(new, replay=TEXT_ONLY, replay_reason="replays differ in their logits")
     if not again.from_disk:

@@ -191,6 +191,7 @@ def _attempt(
         prompt.ids,
         salt=workspace.salt,
         keep=Keep.BLOCKS,
+        load=workspace.load,
         room=effort.max_new_tokens,
     )
     cost.prefill_tokens = computed.report.computed_tokens

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from kvgraft.breakeven import Load
 from kvgraft.engines.base import Engine
 from kvgraft.library.address import AddressSpace, RequestIdentity
 from kvgraft.library.records import Library
@@ -15,13 +16,15 @@ PUBLIC = "public"
 
 @dataclass(frozen=True)
 class Workspace:
-    """`salt` is the tenant's secret; it enters every chunk key."""
+    """`salt` is the tenant's secret; it enters every chunk key. `load` says when stored states
+    are loaded."""
 
     engine: Engine
     chunks: ChunkStore
     library: Library
     tenant: str
     salt: bytes
+    load: Load = Load.ALWAYS
 
     def space(self, system: str | None) -> AddressSpace:
         """Addresses of problems posed to this model's tokenizer and template under `system`."""

@@ -110,6 +110,7 @@ def check_store(chunks: ChunkStore, progress: Progress = _no_progress) -> CheckR
     Raises:
         StoreError: blobs cannot be listed, or the index cannot be read.
     """
+    listed = chunks.index.packs().keys()  # first: what is listed later need not be in the scan
     scan = Scan(chunks.blobs, progress)
     report = CheckReport(size_bytes=scan.total_bytes, problems=scan.problems)
     known = set()
@@ -126,7 +127,7 @@ def check_store(chunks: ChunkStore, progress: Progress = _no_progress) -> CheckR
             report.objects += len(entries)
         used |= {entry.fingerprint for entry in entries}
         report.unlisted_objects += _compare_with_index(chunks.index, name, entries, scan)
-    for name in sorted(chunks.index.packs().keys() - set(scan.packs)):
+    for name in sorted(listed - set(scan.packs)):
         scan.problem("index_missing_pack", name, "the index lists a pack that is not there")
     for digest in sorted(used - known):
         what = "no blob says what this fingerprint of stored objects is made of"

@@ -8,6 +8,7 @@ listed again.
 from __future__ import annotations
 
 import contextlib
+import platform
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from blake3 import blake3
 
 from kvgraft.blob.header import ObjectHeader, parse_header
 from kvgraft.blob.pack import PackEntry, pack_end, pack_name, padding
+from kvgraft.breakeven import Rates
 from kvgraft.errors import (
     ArtifactError,
     BlobNotFound,
@@ -36,6 +38,7 @@ from kvgraft.store.index import Index, IndexEntry
 # Read and hash in slices that fit a core's second-level cache, so that hashing finds the bytes
 # still there (98 KiB slices: 8.6 ms for 94 MB; whole 5.9 MB objects: 10 ms).
 _SLICE_BYTES = 256 * 1024
+_SAVE_RATES_EVERY = 256
 FINGERPRINT_SUFFIX = ".fingerprint"
 
 
@@ -77,6 +80,7 @@ class ChunkStore:
         self._threads: ThreadPoolExecutor | None = None
         # What was found bad and could not be delisted, because the index cannot be written.
         self._refused: set[IndexEntry] = set()
+        self._rates: dict[bytes, Rates] = {}
 
     def find(self, key: bytes) -> dict[Role, IndexEntry]:
         """The objects of a chunk by role, as the index lists them (nothing is read)."""
@@ -166,6 +170,26 @@ class ChunkStore:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="kvgraft-read")
         return self._threads
 
+    def rates(self, fingerprint: bytes) -> Rates:
+        """What loading and computing cost this model here. What is noted in it is kept when the
+        store is closed, and now and then before."""
+        if fingerprint not in self._rates:
+            with contextlib.suppress(StoreError):
+                text = self.index.rates(fingerprint, platform.node())
+                self._rates[fingerprint] = Rates.from_json(text or "")
+        rates = self._rates.setdefault(fingerprint, Rates())
+        if rates.unsaved >= _SAVE_RATES_EVERY:
+            self._save_rates()
+        return rates
+
+    def _save_rates(self) -> None:
+        for fingerprint, rates in self._rates.items():
+            if rates.unsaved:
+                rates.unsaved = 0
+                # A store that cannot be written can still be read; the rates are measured again.
+                with contextlib.suppress(StoreError):
+                    self.index.save_rates(fingerprint, platform.node(), rates.to_json())
+
     def capture(self, fingerprint: Fingerprint) -> Capture:
         """Begin a capture. Close it with `commit` or `abort`.
 
@@ -179,6 +203,7 @@ class ChunkStore:
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None
+        self._save_rates()
         self.index.close()
         self.blobs.close()
 

@@ -41,6 +41,13 @@ def _create(db: sqlite3.Connection) -> None:
     )
 
 
+def _add_rates(db: sqlite3.Connection) -> None:
+    db.execute(
+        "CREATE TABLE rates (fingerprint BLOB NOT NULL, machine TEXT NOT NULL, json TEXT NOT NULL,"
+        " at TEXT DEFAULT CURRENT_TIMESTAMP, PRIMARY KEY (fingerprint, machine))"
+    )
+
+
 _SELECT = (
     "SELECT o.pack, p.size_bytes, o.key, o.raw_digest, o.fingerprint, o.offset, o.stored_length,"
     " o.start, o.count, o.rows, o.role FROM objects o JOIN packs p ON p.name = o.pack"
@@ -65,7 +72,7 @@ class Index:
 
     def __init__(self, path: Path | None) -> None:
         self._where = str(path) if path else ":memory:"
-        self._db = open_database(path, (_create,))
+        self._db = open_database(path, (_create, _add_rates))
         self._lock = threading.Lock()
 
     def find(self, key: bytes) -> dict[Role, IndexEntry]:
@@ -176,6 +183,22 @@ class Index:
         with self._lock, naming_errors(self._where):
             row = self._db.execute("SELECT 1 FROM fingerprints WHERE digest=?", (digest,))
             return row.fetchone() is not None
+
+    def rates(self, fingerprint: bytes, machine: str) -> str | None:
+        """What loading and computing cost a model on a machine, as it was saved."""
+        with self._lock, naming_errors(self._where):
+            row = self._db.execute(
+                "SELECT json FROM rates WHERE fingerprint=? AND machine=?", (fingerprint, machine)
+            ).fetchone()
+        return str(row[0]) if row else None
+
+    def save_rates(self, fingerprint: bytes, machine: str, json_text: str) -> None:
+        """Keep them for the next process; the last one to save counts."""
+        with self._lock, naming_errors(self._where), transaction(self._db):
+            self._db.execute(
+                "INSERT OR REPLACE INTO rates (fingerprint, machine, json) VALUES (?,?,?)",
+                (fingerprint, machine, json_text),
+            )
 
     def all_entries(self) -> list[IndexEntry]:
         """Every listed object, by pack and offset."""

@@ -159,6 +159,13 @@ class BlobStoreConformance:
         assert sorted(store.names()) == sorted(set(GOOD_NAMES) - {"a"})
         assert read(store, "0") == b"0"
 
+    def test_names_are_deleted_while_they_are_listed(self, store: BlobStore) -> None:
+        for name in GOOD_NAMES:
+            write(store, name, b"data")
+        for name in store.names():
+            assert store.delete(name)
+        assert list(store.names()) == []
+
     def test_a_blob_that_is_not_there(self, store: BlobStore) -> None:
         with pytest.raises(BlobNotFound):
             store.open(NAME)
@@ -195,6 +202,7 @@ class BlobStoreConformance:
             (1_000, [1]),
             (2**62, [1]),
             (-1, [1]),
+            (-3, [2]),
             (0, [100, 1]),
         ],
     )
