@@ -12,12 +12,14 @@ from kvgraft.engines.base import Engine
 from kvgraft.errors import ContextTooLong, EngineError, InputError, KvgraftError
 from kvgraft.plan import as_token_ids, plan_calls
 from kvgraft.reuse import Keep, compute_prompt
+from kvgraft.state import Role
 from kvgraft.testing.grafting import (
     STEPS,
     EngineCases,
     StoreFactory,
     blob_digests,
     computed,
+    expect_equal,
     logits_digest,
     prompt,
     run_all,
@@ -155,13 +157,51 @@ class BoundsCases(EngineCases):
             assert first.dtype == np.float32
             assert first.shape == (vocabulary(engine),)
 
-    def test_call_logits_are_those_of_the_last_call(self, engine: Engine) -> None:
-        ids = prompt(engine, engine.form.block + 3)
+    def test_call_logits_are_those_of_the_last_call(
+        self, engine: Engine, new_store: StoreFactory
+    ) -> None:
+        """The same when the call is made again, and when what lies before it was restored."""
+        block, store = engine.form.block, new_store()
+        ids = prompt(engine, block + 3)
         tail = plan_calls(len(ids), engine.form, engine.context_tokens)[-1].count
-        with computed(engine, None, ids) as result:
-            rows = result.context.call_logits()
-            assert rows.shape == (tail, vocabulary(engine))
-            _assert_near(rows[-1], result.context.logits())
+        seen = []
+        run_digest(engine, store, ids[:block], keep=Keep.BLOCKS, steps=0)
+        for stored in (None, None, store):
+            with computed(engine, stored, ids, keep=Keep.NOTHING) as result:
+                rows = result.context.call_logits()
+                every = engine.capabilities.row_logits
+                assert rows.shape == (tail if every else 1, vocabulary(engine))
+                _assert_near(rows[-1], result.context.logits())
+                seen.append(rows.tobytes())
+        assert result.report.reused_tokens == block
+        assert len(set(seen)) == 1
+
+    def test_an_empty_context_has_nothing_to_give(self, engine: Engine) -> None:
+        context = engine.open_context(8)
+        place = ChunkPlace(0, 1, engine.form.tail_rows(1))
+        assert context.length == 0
+        with pytest.raises(EngineError):
+            context.logits()
+        with pytest.raises(EngineError):
+            context.call_logits()
+        for role in (*engine.spec.roles, Role.END):
+            with pytest.raises(EngineError):
+                context.export_views(role, place)
+        with pytest.raises(EngineError):
+            context.commit(0)
+        assert context.length == 0
+        context.close()
+
+    def test_long_and_short_states_in_turn(
+        self, engine: Engine, new_store: StoreFactory, long: np.ndarray
+    ) -> None:
+        store, short = new_store(), prompt(engine, 3, seed=4)
+        cold = {len(ids): run_digest(engine, store, ids)[0] for ids in (long, short)}
+        seen = []
+        for turn, ids in enumerate((long, short, long, short)):
+            digest, report = run_digest(engine, store, ids)
+            seen.append(((turn, len(ids)), (digest, report.calls_made), (cold[len(ids)], 0)))
+        expect_equal(seen)
 
     # --- settings and capabilities -----------------------------------------------------------
 
