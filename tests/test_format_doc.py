@@ -22,7 +22,7 @@ from kvgraft.blob.pack import TRAILER_BYTES, PackEntry, pack_end, pack_name
 from kvgraft.blob.payload import ChunkPlace, payload_head
 from kvgraft.identity import Fingerprint
 from kvgraft.plan import PlanForm, as_token_ids, chunk_keys, plan_calls, plan_root
-from kvgraft.state import DTYPE_BYTES, LayerKind, LayerSpec, Role, StateSpec
+from kvgraft.state import DTYPE_BYTES, LayerKind, LayerSpec, PointState, Role, StateSpec
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "FORMAT.md").read_text()
@@ -162,6 +162,16 @@ SPEC = StateSpec(
     7,
     "F32",
 )
+STATES = (PointState("conv.0", "BF16", (6, 4)), PointState("recurrent.1", "F32", (2, 3, 5)))
+OTHERS = StateSpec(
+    (
+        LayerSpec(LayerKind.LATENT, 1, 8, 2, "BF16", index_dim=5),
+        LayerSpec(LayerKind.RECURRENT, states=STATES),
+    ),
+    7,
+    "F32",
+    end_name="logits",
+)
 PLACE = ChunkPlace(16, 9, 12)
 
 
@@ -181,7 +191,15 @@ def test_metadata() -> None:
 def test_tensors() -> None:
     kinds = {"key": (4, 5), "value": (3, 6)}
     rows = {row["tensor"]: row for row in table("tensors")}
-    assert rows.keys() == {"ids", "layer.NNNN.key", "layer.NNNN.value", "hidden"}
+    seen = set()
+    for spec in (SPEC, OTHERS):
+        for role in Role:
+            for tensor in spec.tensors(role, 9):
+                name = re.sub(r"\d{4}", "NNNN", tensor.name)
+                name = re.sub(r"\.\d$", ".N", name)
+                assert rows[name]["role"] == "every" or role.name in rows[name]["role"]
+                seen.add(name)
+    assert rows.keys() == seen
     for role in Role:
         names = [tensor.name for tensor in SPEC.tensors(role, 9)]
         tensors = json.loads(payload_head(SPEC, role, PLACE)[8:])

@@ -23,7 +23,7 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 
 def test_there_are_golden_files() -> None:
-    assert NAMES == ["mixed", "plain"]
+    assert NAMES == ["mixed", "plain", "recurrent"]
     assert sum(path.stat().st_size for path in GOLDEN.iterdir()) < 200_000
 
 
@@ -87,14 +87,16 @@ def test_it_is_restored_into_a_context(golden: Golden) -> None:
     assert done.report.reused_tokens == len(golden.ids)
     assert golden.engine.forwards == []
     layers = done.context.arena.layers  # type: ignore[attr-defined]
+    end = [golden.tensors(i) for i in golden.facts["objects"] if i["role"] == "END"][-1]
     for number, layer in enumerate(layers):
         role = "KEEP" if layer.spec.kind is LayerKind.FULL else "NEAR"
         chunks = [golden.tensors(i) for i in golden.facts["objects"] if i["role"] == role]
-        for kind, buffer in zip(("key", "value"), layer.parts, strict=True):
+        for (kind, _, _), buffer in zip(layer.spec.parts, layer.parts, strict=True):
             stored = np.concatenate([chunk[f"layer.{number:04d}.{kind}"] for chunk in chunks])
             assert layer.rows == layer.kept > 0
             assert buffer[0, : layer.rows].tobytes() == stored[-layer.kept :].tobytes()
-    (end,) = (golden.tensors(i) for i in golden.facts["objects"] if i["role"] == "END")
+        for state, buffer in zip(layer.spec.states, layer.states, strict=True):
+            assert buffer[0].tobytes() == end[f"layer.{number:04d}.{state.name}"].tobytes()
     assert done.context.logits().tobytes() == (end["hidden"][None] @ golden.engine.head).tobytes()
     done.context.close()
 

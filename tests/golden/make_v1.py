@@ -1,4 +1,4 @@
-"""How the golden files of format version 1 were made: `python tests/golden/make_v1.py FOLDER`.
+"""How the golden files of format version 1 were made: `python tests/golden/make_v1.py FOLDER [NAME ...]`.
 
 They were made once. A later run gives other tensor bits where numpy or the machine differs, so
 this never overwrites anything: files that were released stay as they are.
@@ -11,18 +11,24 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from kvgraft.engines.toy import ToyEngine, ToyShape
+from kvgraft.engines.toy import RECURRENT, ToyEngine, ToyShape
 from kvgraft.plan import PUBLIC_SALT
 from kvgraft.reuse import Keep, compute_prompt
 from kvgraft.store.chunks import ChunkStore
 from kvgraft.store.index import Index
 from kvgraft.store.memory import MemoryStore
 
-# Full and sliding layers, two full blocks, a padded tail, an end point, a tenant's salt; and the
-# smallest that there is: one full layer, two blocks without a tail, public.
+# Full and sliding layers, two full blocks, a padded tail, an end point, a tenant's salt; the
+# smallest that there is: one full layer, two blocks without a tail, public; and recurrent layers
+# around a full one, with a bare tail and two end points.
 CASES = {
     "mixed": (ToyShape(), 37, bytes(range(32))),
     "plain": (ToyShape(windows=(0,), block=4, rungs=(1, 2, 4)), 8, PUBLIC_SALT),
+    "recurrent": (
+        ToyShape(windows=(RECURRENT, 0, RECURRENT), block=4, rungs=()),
+        11,
+        PUBLIC_SALT,
+    ),
 }
 
 
@@ -71,5 +77,5 @@ def make(folder: Path, name: str) -> None:
 if __name__ == "__main__":
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=True)
-    for case in CASES:
+    for case in sys.argv[2:] or CASES:
         make(target, case)
