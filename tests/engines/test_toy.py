@@ -7,9 +7,16 @@ from functools import cache
 import numpy as np
 import pytest
 
-from kvgraft.engines.base import Engine
-from kvgraft.engines.toy import RECURRENT, ToyEngine, ToyShape, open_toy
-from kvgraft.errors import UnknownModel
+from kvgraft.engines.base import Capabilities, Engine
+from kvgraft.engines.toy import (
+    RECURRENT,
+    ToyContext,
+    ToyEngine,
+    ToyLanes,
+    ToyShape,
+    open_toy,
+)
+from kvgraft.errors import EngineError, UnknownModel
 from kvgraft.reuse import Keep
 from kvgraft.store.chunks import ChunkStore
 from kvgraft.store.index import Index
@@ -42,6 +49,45 @@ class TestToy(EngineConformance):
     @pytest.fixture(params=SHAPES)
     def engine(self, request: pytest.FixtureRequest) -> Engine:
         return shaped(request.param)
+
+    @pytest.fixture
+    def store_factory(self) -> StoreFactory:
+        return lambda: ChunkStore(MemoryStore(), Index(None))
+
+
+class LimitedContext(ToyContext):
+    """Of an engine that declares no ability, and has none."""
+
+    def call_logits(self) -> np.ndarray:
+        return super().call_logits()[-1:]
+
+    def fork(self, lanes: int, new_tokens: int) -> ToyLanes:
+        raise EngineError("this engine decodes no lanes")
+
+
+class LimitedToy(ToyEngine):
+    capabilities = Capabilities(monolithic=False, lanes=False, row_logits=False)
+
+    def open_context(self, capacity: int) -> LimitedContext:
+        context = super().open_context(capacity)
+        context.__class__ = LimitedContext
+        return context  # type: ignore[return-value]
+
+    def monolithic_logits(self, ids: np.ndarray) -> np.ndarray:
+        raise EngineError("this engine runs planned calls alone")
+
+
+@cache
+def limited() -> LimitedToy:
+    return LimitedToy(shape=SHAPES["window of many blocks"])
+
+
+class TestLimitedToy(EngineConformance):
+    """Abilities that are not declared are not there, and nothing else is missing."""
+
+    @pytest.fixture
+    def engine(self) -> Engine:
+        return limited()
 
     @pytest.fixture
     def store_factory(self) -> StoreFactory:
