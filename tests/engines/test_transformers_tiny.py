@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -480,3 +482,19 @@ def test_files_that_cannot_be_loaded_are_named(tmp_path: Path) -> None:
     (tmp_path / "model" / "adapter_config.json").write_text("{}")
     with pytest.raises(UnsupportedModel, match="adapter"):
         attempt("model")
+
+
+def test_closing_frees_the_weights_and_refuses_the_rest() -> None:
+    model = model_of(config_of("llama"))
+    engine, freed = engine_over(model), weakref.ref(model)
+    context = engine.open_context(8)
+    context.decode(1)
+    del model
+    for _ in range(2):
+        engine.close()
+    gc.collect()
+    assert freed() is None
+    for attempt in (context.logits, lambda: context.decode(1), lambda: engine.open_context(8)):
+        with pytest.raises(EngineError, match="engine is closed"):
+            attempt()
+    context.close()

@@ -168,7 +168,15 @@ class TransformersEngine:
         return self.head(hidden[:, -1:])[0, 0]
 
     def close(self) -> None:
-        self._pool = ArenaPool(self.spec, self.form.block)
+        # The weights are gone with this, unless the caller keeps the model: an open context of the
+        # engine refuses everything but `close`.
+        for name in ("_model", "_body", "_head", "_pool"):
+            self.__dict__.pop(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_model", "_body", "_head", "_pool"):
+            raise EngineError("the engine is closed")
+        raise AttributeError(name)
 
 
 def _context_tokens(model: nn.Module) -> int:
