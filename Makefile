@@ -7,18 +7,20 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LLAMACPP_STAMP := $(VENV)/.llamacpp-installed
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 step = @printf '\n== %s\n' '$(1)'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format docs bench-spine clean
+.PHONY: help install demo test test-llamacpp lint format docs bench-spine clean
 
 help:
 	@printf '%s\n' \
 	  'make demo         install, then solve, deposit, restart and replay on a real model' \
 	  'make test         install, then format check, lint, types, imports, tests' \
+	  'make test-llamacpp  build llama.cpp once (some minutes), then the tests of its engine' \
 	  'make lint         the checks of make test that run no test' \
 	  'make format       rewrite the sources to the project format' \
 	  'make docs         write docs/cli.md again from the command line itself' \
@@ -37,6 +39,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install $(if $(CI),--progress-bar off) -c constraints.txt -e '.[transformers,math,dev]'
 	@touch $@
 
+# The vision tools would take as long again to build, and nothing here uses them.
+$(LLAMACPP_STAMP): $(STAMP)
+	$(call step,build llama.cpp into $(VENV) (once; some minutes unless pip has it in its cache))
+	CMAKE_ARGS="$(CMAKE_ARGS) -DLLAVA_BUILD=OFF" CMAKE_BUILD_PARALLEL_LEVEL=$$(nproc) \
+	  $(BIN)/python -m pip install $(if $(CI),--progress-bar off) -c constraints.txt -e '.[llamacpp]'
+	@touch $@
+
 demo: $(STAMP)
 	$(BIN)/kvgraft demo $(ARGS)
 
@@ -53,6 +62,10 @@ lint: $(STAMP)
 test: lint
 	$(call step,pytest)
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-llamacpp: $(LLAMACPP_STAMP)
+	$(call step,pytest: the llama.cpp engine)
+	@$(BIN)/python -m pytest tests/engines/llamacpp $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

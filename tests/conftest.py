@@ -14,16 +14,20 @@ import importlib
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 # Each reason is something that a machine may lack through no fault of the project. A missing
-# dependency is none: `make test` installs them all.
+# dependency is none: `make test` installs them all, but for one that takes minutes to build;
+# `make test-llamacpp` installs that and runs what is skipped here.
 ALLOWED_SKIPS = (
     "shared data absent",
     "no CUDA device",
+    "llama.cpp engine not installed",
 )
 
 THREADS = 2  # thread counts change bits; every run of the tests has the same one
@@ -43,14 +47,15 @@ settings.load_profile("kvgraft")
 class ModelCache:
     """The demo models of this session: each is pulled at most once, into the user's cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None]) -> None:
         self._paths: dict[str, Path] = {}
+        self._say = say  # gets the licence and the size, before anything is fetched
 
     def get(self, name: str) -> Path:
         if name not in self._paths:
             # Imported late, so that a test that needs no model loads no engine.
             catalog = importlib.import_module("kvgraft.engines.catalog")
-            self._paths[name] = catalog.pull(name, _no_progress, print)
+            self._paths[name] = catalog.pull(name, _no_progress, self._say)
         return self._paths[name]
 
 
@@ -59,8 +64,18 @@ def _no_progress(stage: str, done: int, total: int) -> None:
 
 
 @pytest.fixture(scope="session")
-def model_cache() -> ModelCache:
-    return ModelCache()
+def model_cache(pytestconfig: pytest.Config) -> ModelCache:
+    def say(line: str) -> None:
+        # Past the capture: a licence is to be read before the download, not after a failure.
+        capture = pytestconfig.pluginmanager.get_plugin("capturemanager")
+        reporter = pytestconfig.pluginmanager.get_plugin("terminalreporter")
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            if reporter is not None:
+                reporter.ensure_newline()
+                reporter.write_line(line)
+                reporter.flush()
+
+    return ModelCache(say)
 
 
 @pytest.fixture

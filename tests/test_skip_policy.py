@@ -156,6 +156,19 @@ def test_a_model_is_pulled_once_a_session(run) -> None:
     result.assert_outcomes(passed=3)
 
 
+def test_the_licence_is_shown_though_the_test_passes(run) -> None:
+    result = run(
+        CATALOG.format(body="say('Licence: its own'); return Path('/models') / name")
+        + """
+    @pytest.mark.model("demo:smollm2")
+    def test_needs_it(model_path): print("captured")
+    """
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["Licence: its own"])
+    result.stdout.no_fnmatch_line("captured")
+
+
 def test_the_fixture_needs_its_marker(run) -> None:
     result = run("def test_needs_it(model_path): pass")
     result.assert_outcomes(errors=1)

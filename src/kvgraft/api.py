@@ -2,9 +2,11 @@
 
 import kvgraft
 
-with kvgraft.open("demo:smollm2", store="memory") as memory:
-    memory.solve(kvgraft.Problem("1", "What is 17 + 25?", expected="42"), verifier="math")
-    print(memory.ask("What is 17 + 25?").text)
+with kvgraft.open("demo:smollm2", store="my-store") as memory:  # a folder
+    problem = kvgraft.Problem("1", "What is 7 + 5?", expected="12")
+    memory.solve(problem, verifier="math", effort=kvgraft.Effort(16))
+    answer = memory.ask("What is 7 + 5?")
+    print(answer.how, repr(answer.text), answer.exact, answer.cost.decode_tokens)
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
+from kvgraft.breakeven import Load
 from kvgraft.context.chat import Chat
 from kvgraft.engines.base import Engine, Message
 from kvgraft.engines.modelcache import Progress, Say
-from kvgraft.engines.registry import open_engine
+from kvgraft.engines.registry import TRANSFORMERS, open_engine
 from kvgraft.errors import UsageError
 from kvgraft.library.ask import Answer
 from kvgraft.library.ask import ask as ask_problem
@@ -56,12 +59,18 @@ class Memory:
     """One engine over one store folder, for one tenant. Made by `kvgraft.open`."""
 
     def __init__(
-        self, engine: Engine, chunks: ChunkStore, library: Library, tenant: str, salt: bytes
+        self,
+        engine: Engine,
+        chunks: ChunkStore,
+        library: Library,
+        tenant: str,
+        salt: bytes,
+        load: Load = Load.MEASURED,
     ):
         self.engine = engine
         self.chunks = chunks
         self.library = library
-        self._workspace = Workspace(engine, chunks, library, tenant, salt)
+        self._workspace = Workspace(engine, chunks, library, tenant, salt, load)
 
     @property
     def workspace(self) -> Workspace:
@@ -117,7 +126,10 @@ class Memory:
 
     def chat(self, *, system: str | None = None, history: Sequence[Message] = ()) -> Chat:
         """A conversation over this memory; `history` resumes one. Close it when done."""
-        return Chat(self.engine, self.chunks, self._workspace.salt, system=system, history=history)
+        space = self._workspace
+        return Chat(
+            self.engine, self.chunks, space.salt, system=system, history=history, load=space.load
+        )
 
     def compute(self, ids: Sequence[int], *, keep: Keep = Keep.BLOCKS, room: int = 0) -> Computed:
         """The state after token ids, reusing what is stored; close its context when done.
@@ -126,7 +138,13 @@ class Memory:
             InputError, ContextTooLong: as `kvgraft.reuse.compute_prompt`.
         """
         return compute_prompt(
-            self.engine, self.chunks, ids, salt=self._workspace.salt, keep=keep, room=room
+            self.engine,
+            self.chunks,
+            ids,
+            salt=self._workspace.salt,
+            keep=keep,
+            load=self._workspace.load,
+            room=room,
         )
 
     def close(self) -> None:
@@ -152,31 +170,42 @@ def open_memory(
     *,
     store: str | Path | None = None,
     tenant: str = PUBLIC,
+    engine: str = TRANSFORMERS,
     dtype: str = "bfloat16",
     device: str = "cpu",
     threads: int | None = None,
     paranoid: bool = False,
+    load: str = Load.MEASURED.value,
     progress: Progress = lambda stage, done, total: None,
     say: Say = lambda line: None,
 ) -> Memory:
     """Open a model with its memory; `kvgraft.open` is this function.
 
     `store` is a folder (default: `default_store()`). Tenants do not see each other's states or
-    deposits; "public" is shared. `progress(stage, done, total)` and `say(line)` follow long
-    steps: pulling, converting and digesting a model.
+    deposits; "public" is shared. `load`: when a stored state is loaded: "measured" (where that is
+    predicted to be faster than computing it), "always" or "never". `engine` is "transformers" or
+    "llamacpp". `progress(stage, done, total)` and `say(line)` follow long steps: pulling,
+    converting and digesting a model.
 
     Raises:
         UnknownModel, UnreadableModel, UnsupportedModel, MissingExtra, DownloadFailed: the model.
         StoreReadOnly, StoreFull, StoreError: the store.
+        UsageError: no such `load` or `engine`.
     """
+    try:
+        when = Load(load)
+    except ValueError as error:
+        hint = ", ".join(one.value for one in Load)
+        raise UsageError(f"there is no way to load called {load!r}", hint=hint) from error
     root = Path(store).expanduser() if store is not None else default_store()
     chunks = open_local(root)
     library = None
     try:
         library = open_library(root)
         salt = TenantSalts(root / "tenants.json").salt(tenant)
-        engine = open_engine(
+        opened = open_engine(
             model,
+            engine=engine,
             dtype=dtype,
             device=device,
             threads=threads,
@@ -189,7 +218,7 @@ def open_memory(
         if library is not None:
             library.close()
         raise
-    return Memory(engine, chunks, library, tenant, salt)
+    return Memory(opened, chunks, library, tenant, salt, when)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,14 @@ def test_a_deposit_is_replayed_exactly(run, replaying) -> None:
     assert human.status == 0
     for words in ("replayed", "proved", "SHA-256", replaying["id"], "restored"):
         assert words in human.stdout
+
+
+def test_the_toy_is_said_to_be_noise_and_no_control_character_comes_out(run, tmp_path) -> None:
+    seen = run("ask", "Any?", "--model", "toy", "--max-tokens", 200, "--store", tmp_path)
+    assert "its answers are noise" in seen.stderr
+    assert "\\x" in seen.stdout  # it did say some
+    controls = {"Cc", "Cf"}
+    assert not [c for c in seen.stdout if unicodedata.category(c) in controls and c not in "\n\t"]
 
 
 def test_a_fresh_attempt_says_so(run, solved) -> None:

@@ -84,11 +84,12 @@ def test_the_engine_gets_its_options(run, monkeypatch) -> None:
 
     monkeypatch.setattr("kvgraft.evidence.prove.prove", prove)
     words = ("--dtype", "float32", "--threads", "1", "--paranoid", "--samples", "7", "--seed", "3")
-    assert run("prove", "toy", *words).status == 0
+    assert run("prove", "toy", *words, "--engine", "llamacpp").status == 0
     assert (seen["samples"], seen["seed"]) == (7, 3)
     assert seen["options"] == {
         "dtype": "float32",
         "device": "cpu",
         "threads": 1,
         "paranoid": True,
+        "engine": "llamacpp",
     }

@@ -96,6 +96,8 @@ def ask_command(
     require: Required = None,
     store: options.Store = None,
     tenant: options.Tenant = "public",
+    engine: options.EngineOption = options.Engine.transformers,
+    load: options.LoadOption = options.Load.measured,
     dtype: options.DtypeOption = options.Dtype.bfloat16,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -115,12 +117,14 @@ def ask_command(
     if expected is not None and verifier is None:
         raise UsageError("--expected is for a verifier", hint="add --verifier, such as math")
     judge = None if verifier is None else make_verifier(verifier)
-    engine = EngineOptions(dtype.value, device, threads, paranoid)
+    chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     try:
         with (
             Watch(f"opening {model}") as watch,
-            opened(model, store, tenant, engine, watch) as memory,
+            opened(model, store, tenant, chosen, watch, load.value) as memory,
         ):
+            if memory.engine.model.startswith("toy"):
+                watch.say("warning: the toy has random weights, its answers are noise")
             watch.restart("answering")
             answer = memory.ask(problem, verifier=judge, max_new_tokens=max_tokens)
     finally:

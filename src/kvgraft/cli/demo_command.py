@@ -20,18 +20,20 @@ def demo_command(
     attempts: options.Attempts = 16,
     max_tokens: options.MaxTokens = 80,
     seed: options.Seed = 0,
+    engine: options.EngineOption = options.Engine.transformers,
     threads: options.Threads = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Show the whole way on a real model, in minutes.
 
-    A dozen short problems are asked, solved by sampling, verified and deposited; then another
-    process asks them all again, from disk. Two controls follow: with the library emptied, and
-    with near-miss questions. Nothing is kept. Status 1 when it does not show what it claims.
+    Short problems (14) are asked, then solved by sampling; those with an attempt that verified
+    are deposited, and another process asks them all again, from disk. Two controls follow: with
+    the library emptied, and with a near miss of every deposited problem, one word or sign of it
+    changed. Nothing is kept. Status 1 when it does not show what it claims.
     """
     from kvgraft.cli.demo import DemoOptions, passed, run_demo, show
 
-    chosen = DemoOptions(model, attempts, max_tokens, seed, threads)
+    chosen = DemoOptions(model, attempts, max_tokens, seed, threads, engine=engine.value)
     try:
         with Watch(f"demonstrating {model}") as watch:
             result = run_demo(chosen, watch.progress, watch.say)

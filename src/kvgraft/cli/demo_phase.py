@@ -1,8 +1,8 @@
 """One process of the demonstration: `python -m kvgraft.cli.demo_phase JOB.json RESULT.json`.
 
 `learn` asks every problem with an empty library, then solves and deposits; `recall` is another
-process that asks them all again. Both tell their progress on standard output, a JSON object a
-line.
+process that asks them all again, and `near` one that asks the near misses of what was deposited.
+All tell their progress on standard output, a JSON object a line.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 
 import kvgraft
 from kvgraft.api import Memory
+from kvgraft.cli.demo_problems import DemoProblem, read_demo_problems
 from kvgraft.decode import Sampling, greedy
 from kvgraft.errors import KvgraftError
 from kvgraft.evidence.process import tell, tell_progress
 from kvgraft.library.ask import REPLAYED, Answer
 from kvgraft.library.deposit import Deposit
-from kvgraft.library.problem import Problem, read_problems
+from kvgraft.library.problem import Problem
 from kvgraft.library.solve import Effort
 from kvgraft.library.verify.base import Verifier, make_verifier
 from kvgraft.limits import MAX_ANSWER_TOKENS
@@ -39,17 +40,22 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(job: dict[str, Any]) -> dict[str, Any]:
-    problems = read_problems(Path(job["problems"]))
+    posed = read_demo_problems(Path(job["problems"]))
+    problems = [one.problem for one in posed]
     verifier = make_verifier("math")
     try:
         with kvgraft.open(
             job["model"],
             store=job["store"],
             threads=job["threads"],
+            engine=job["engine"],
+            load="always",  # so that every replay shown came from disk
             progress=tell_progress,
             say=lambda line: tell({"say": line}),
         ) as memory:
-            phase = {"learn": _learn, "recall": _recall, "near": _near}[job["phase"]]
+            if job["phase"] == "near":
+                return _near(memory, posed, job)
+            phase = {"learn": _learn, "recall": _recall}[job["phase"]]
             return phase(memory, problems, verifier, job)
     finally:
         verifier.close()
@@ -83,18 +89,22 @@ def _recall(
     return {"asked": [_ask(memory, problem, verifier, job, "asking again") for problem in problems]}
 
 
-def _near(
-    memory: Memory, problems: list[Problem], verifier: Verifier, job: dict[str, Any]
-) -> dict[str, Any]:
-    near = [
-        Problem(problem.id, problem.text.replace("at least", "at most"))
-        for problem in problems
-        if "at least" in problem.text
-    ]
-    answers = [memory.ask(problem, max_new_tokens=job["max_tokens"]) for problem in near]
-    return {
-        "asked": [{"problem": p.text, "how": a.how} for p, a in zip(near, answers, strict=True)]
-    }
+def _near(memory: Memory, posed: list[DemoProblem], job: dict[str, Any]) -> dict[str, Any]:
+    """The near misses of what is in the library: of any other problem, it would show nothing."""
+    asked = []
+    deposited = [one for one in posed if _is_deposited(memory, one.problem)]
+    for number, one in enumerate(deposited):
+        answer = memory.ask(one.near, max_new_tokens=job["max_tokens"])
+        asked.append({"problem": one.near, "near": one.problem.text, "how": answer.how})
+        tell({"stage": "asking near misses", "done": number + 1, "total": len(deposited)})
+    return {"asked": asked}
+
+
+def _is_deposited(memory: Memory, problem: Problem) -> bool:
+    workspace = memory.workspace
+    address = workspace.space(problem.system).address(problem.text)
+    fingerprint = workspace.engine.fingerprint.hex
+    return workspace.library.find(address, workspace.tenant, fingerprint) is not None
 
 
 def _ask(

@@ -28,6 +28,21 @@ class Dtype(str, Enum):
     float32 = "float32"
 
 
+class Load(str, Enum):
+    """When a stored state is loaded."""
+
+    measured = "measured"
+    always = "always"
+    never = "never"
+
+
+class Engine(str, Enum):
+    """What real models are computed with."""
+
+    transformers = "transformers"
+    llamacpp = "llamacpp"
+
+
 Store = Annotated[
     Path | None,
     typer.Option(
@@ -70,8 +85,28 @@ MaxTokens = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Chooses the samples.")]
+EngineOption = Annotated[
+    Engine,
+    typer.Option(
+        "--engine",
+        help="What computes: transformers (PyTorch), or llamacpp (GGUF files as they are, on the "
+        "CPU). Each keeps states of its own.",
+    ),
+]
 DtypeOption = Annotated[
-    Dtype, typer.Option("--dtype", help="What the model computes in (the toy: always float32).")
+    Dtype,
+    typer.Option(
+        "--dtype", help="What the model computes in (the toy: float32; llamacpp: the file's own)."
+    ),
+]
+LoadOption = Annotated[
+    Load,
+    typer.Option(
+        "--load",
+        envvar="KVGRAFT_LOAD",
+        help="When a stored state is loaded: where that is predicted to be faster than computing "
+        "it, always, or never. The answer is the same.",
+    ),
 ]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="cpu, cuda or cuda:N.")]
 Threads = Annotated[

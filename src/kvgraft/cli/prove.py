@@ -27,6 +27,7 @@ def prove_command(
     seed: Annotated[
         int, typer.Option("--seed", min=0, metavar="N", help="Chooses the prompts.")
     ] = 0,
+    engine: options.EngineOption = options.Engine.transformers,
     dtype: options.DtypeOption = options.Dtype.bfloat16,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -41,11 +42,11 @@ def prove_command(
     """
     from kvgraft.evidence.prove import prove
 
-    engine = EngineOptions(dtype.value, device, threads, paranoid)
+    chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     with Watch(f"proving {model}") as watch:
-        fetch_demo(model, watch)
+        fetch_demo(model, chosen.engine, watch)
         proof = prove(
-            model, samples=samples, seed=seed, options=engine.as_dict(), progress=watch.progress
+            model, samples=samples, seed=seed, options=chosen.as_dict(), progress=watch.progress
         )
     if not as_json:
         show_proof(proof)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ class EngineOptions:
     device: str
     threads: int | None
     paranoid: bool
+    engine: str = "transformers"
 
     def as_dict(self) -> dict[str, str | int | bool | None]:
         return asdict(self)
@@ -37,7 +37,12 @@ class EngineOptions:
 
 @contextmanager
 def opened(
-    model: str, store: Path | None, tenant: str, engine: EngineOptions, watch: Watch
+    model: str,
+    store: Path | None,
+    tenant: str,
+    engine: EngineOptions,
+    watch: Watch,
+    load: str = "measured",
 ) -> Iterator[Memory]:
     """The model with its memory, closed afterwards."""
     from kvgraft.api import open_memory
@@ -49,10 +54,12 @@ def opened(
             model,
             store=folder,
             tenant=tenant,
+            engine=engine.engine,
             dtype=engine.dtype,
             device=engine.device,
             threads=engine.threads,
             paranoid=engine.paranoid,
+            load=load,
             progress=watch.progress,
             say=watch.say,
         )
@@ -60,12 +67,12 @@ def opened(
         yield memory
 
 
-def fetch_demo(model: str, watch: Watch) -> None:
+def fetch_demo(model: str, engine: str, watch: Watch) -> None:
     """Pull a demo model that is absent, here, where its licence and size can be shown."""
-    from kvgraft.engines import catalog
+    from kvgraft.engines import catalog, registry
 
     # Without an engine that can load it, fetching would be in vain.
-    if model in catalog.CATALOG and importlib.util.find_spec("torch") is not None:
+    if model in catalog.CATALOG and registry.is_installed(engine):
         catalog.pull(model, watch.progress, watch.say)
 
 

@@ -65,6 +65,8 @@ def solve_command(
     seed: options.Seed = 0,
     store: options.Store = None,
     tenant: options.Tenant = "public",
+    engine: options.EngineOption = options.Engine.transformers,
+    load: options.LoadOption = options.Load.measured,
     dtype: options.DtypeOption = options.Dtype.bfloat16,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -88,13 +90,13 @@ def solve_command(
     _need_answers(verifier, problems, file)
     effort = Effort(attempts, max_tokens, Sampling(temperature, top_p, seed))
     judge = make_verifier(verifier)
-    engine = EngineOptions(dtype.value, device, threads, paranoid)
+    chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     lines = None if as_json else _Lines(problems)
     outcomes: list[Outcome] = []
     try:
         with _resumable(outcomes, len(problems)), Watch(f"opening {model}") as watch:
             follow = _Following(watch, problems, max_tokens)
-            with opened(model, store, tenant, engine, watch) as memory:
+            with opened(model, store, tenant, chosen, watch, load.value) as memory:
                 watch.restart("solving")
                 for outcome in memory.solve_all(
                     problems, verifier=judge, effort=effort, on_step=follow.step

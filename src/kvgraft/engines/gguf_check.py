@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import TypeVar
+
+from blake3 import blake3
 
 from kvgraft.errors import MissingExtra, UnreadableModel
 
@@ -21,10 +25,12 @@ MAX_DIMS = 8  # the format allows 4; more than this is garbage
 MAX_ROWS = 100_000  # metadata entries, or tensors: real files have a few hundred
 MIN_BYTES = 24  # magic, version, two counts
 
+_TOKENIZER, _TEMPLATE = "tokenizer.", "tokenizer.chat_template"
 _ALIGNMENT_KEY, _SPLIT_KEY = "general.alignment", "split.count"
 _STRING, _ARRAY = 8, 9
 # struct codes of the metadata types of fixed size.
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_Result = TypeVar("_Result")
 _CUT_HINT = "it was cut short or damaged: copy or download it again"
 
 
@@ -43,6 +49,17 @@ def check_gguf(path: Path) -> GgufSummary:
 
     Reads the header only. Raises UnreadableModel, and MissingExtra without the `gguf` package.
     """
+    return _reading(path, _walk)
+
+
+def tokenizer_digest(path: Path) -> str:
+    """Hex BLAKE3 over every metadata entry that says how text becomes ids, the chat template left
+    out. Raises UnreadableModel."""
+    return _reading(path, _digest_tokenizer)
+
+
+def _reading(path: Path, work: Callable[[_Cursor], _Result]) -> _Result:
+    """The result of `work` over the file's header."""
     try:
         with path.open("rb") as handle:
             start = handle.read(MIN_BYTES)
@@ -52,7 +69,7 @@ def check_gguf(path: Path) -> GgufSummary:
             if len(start) < MIN_BYTES:
                 raise _unreadable(f"the file ends after {len(start)} bytes", path, _CUT_HINT)
             with mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _walk(_Cursor(data, path))
+                return work(_Cursor(data, path))
     except OSError as exc:
         hint = "check the path and its permissions"
         raise _unreadable(f"cannot read the file: {exc.strerror or exc}", path, hint) from exc
@@ -113,7 +130,16 @@ class _Cursor:
         return _unreadable(f"the header holds {what} at byte {self.at}", self.path, _CUT_HINT)
 
 
-def _walk(cursor: _Cursor) -> GgufSummary:
+@dataclass(frozen=True)
+class _Start:
+    """What stands before the metadata."""
+
+    version: int
+    tensors: int
+    entries: int
+
+
+def _start(cursor: _Cursor) -> _Start:
     path = cursor.path
     cursor.skip(len(MAGIC))
     version = cursor.number("I")
@@ -123,10 +149,29 @@ def _walk(cursor: _Cursor) -> GgufSummary:
     tensor_count, entry_count = cursor.number("Q"), cursor.number("Q")
     if max(tensor_count, entry_count) > MAX_ROWS:
         raise cursor.damaged(f"{tensor_count} tensors and {entry_count} entries")
-    known: dict[str, int | str | None] = {}
-    for _ in range(entry_count):
-        key = cursor.text()
-        known[key] = cursor.value(cursor.number("I"))
+    return _Start(version, tensor_count, entry_count)
+
+
+def _entries(cursor: _Cursor, count: int) -> Iterator[tuple[str, int | str | None, int]]:
+    """Key, value and the offset of the value's type, entry by entry."""
+    for _ in range(count):
+        key, at = cursor.text(), cursor.at
+        yield key, cursor.value(cursor.number("I")), at
+
+
+def _digest_tokenizer(cursor: _Cursor) -> str:
+    found = {
+        key: blake3(cursor.data[at : cursor.at]).hexdigest()
+        for key, _, at in _entries(cursor, _start(cursor).entries)
+        if key.startswith(_TOKENIZER) and not key.startswith(_TEMPLATE)
+    }
+    return blake3("\n".join(f"{key} {found[key]}" for key in sorted(found)).encode()).hexdigest()
+
+
+def _walk(cursor: _Cursor) -> GgufSummary:
+    path, start = cursor.path, _start(cursor)
+    tensor_count = start.tensors
+    known = {key: value for key, value, _ in _entries(cursor, start.entries)}
     architecture, split = known.get("general.architecture"), known.get(_SPLIT_KEY)
     if not isinstance(architecture, str):
         raise _unreadable("the file names no architecture", path, _CUT_HINT)
@@ -144,7 +189,9 @@ def _walk(cursor: _Cursor) -> GgufSummary:
     if needed > len(cursor.data):
         what = f"the tensors need {needed} bytes and the file has {len(cursor.data)}"
         raise _unreadable(what, path, _CUT_HINT)
-    return GgufSummary(version, architecture, tensor_count, sum(count for count, _, _ in extents))
+    return GgufSummary(
+        start.version, architecture, tensor_count, sum(count for count, _, _ in extents)
+    )
 
 
 def _type_sizes() -> dict[int, tuple[int, int]]:
