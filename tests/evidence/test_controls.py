@@ -154,7 +154,7 @@ def test_the_neighbours_rows_are_one_token_off(shape: str) -> None:
     )
     assert np.array_equal(mine.pop("ids"), theirs.pop("ids"))
     for name, rows in mine.items():
-        assert np.array_equal(np.roll(rows, 1, axis=0), theirs[name])
+        assert np.array_equal(np.concatenate([rows[:1], rows[:-1]]), theirs[name])
 
 
 def test_what_a_control_needs_must_be_there(engine: ToyEngine, chunks: ChunkStore) -> None:

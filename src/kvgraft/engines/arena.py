@@ -87,23 +87,43 @@ class LayerBuffer:
             self.shift(extra, self.kept)
             self.first += extra
 
+    def detach(self) -> None:
+        """Rows are moved in this memory again."""
+        self.shift = self._shift_host
+
     def _shift_host(self, start: int, count: int) -> None:
         for part in self.parts:
             # numpy copies through a temporary where source and target overlap
             part[:, :count] = part[:, start : start + count]
 
 
-class Arena:
-    """Every layer's room in one allocation, so that it can be backed by huge pages."""
+Allocate = Callable[[int], np.ndarray]
 
-    def __init__(self, spec: StateSpec, capacity: int, block: int, lanes: int = 1) -> None:
+
+def pageable(size_bytes: int) -> np.ndarray:
+    """Plain memory: uint8 `[size_bytes]`."""
+    return np.empty(size_bytes, dtype=np.uint8)
+
+
+class Arena:
+    """Every layer's room in one allocation, so that it can be backed by huge pages, or be memory
+    that a device reads by itself (`allocate`)."""
+
+    def __init__(
+        self,
+        spec: StateSpec,
+        capacity: int,
+        block: int,
+        lanes: int = 1,
+        allocate: Allocate = pageable,
+    ) -> None:
         self.spec = spec
         self.capacity = capacity
         self.lanes = lanes
         self.block = block
         shapes = [self._shapes(layer) for layer in spec.layers]
         total = sum(_padded_bytes(*shape) for layer in shapes for shape in layer)
-        self._memory = np.empty(total + _HUGE_PAGE_BYTES, dtype=np.uint8)
+        self._memory = allocate(total + _HUGE_PAGE_BYTES)
         self._offset = -self._memory.ctypes.data % _HUGE_PAGE_BYTES
         self.layers: list[LayerBuffer] = []
         for layer, layer_shapes in zip(spec.layers, shapes, strict=True):
@@ -160,6 +180,11 @@ class Arena:
                 layer.length -= padding
             else:
                 layer.length = length
+
+    def detach(self) -> None:
+        """Let go of an engine's live tensors, which would be held for as long as the arena is."""
+        for layer in self.layers:
+            layer.detach()
 
     def reset(self) -> None:
         """An empty context again; old bytes of keys and values stay, out of sight."""
@@ -241,7 +266,10 @@ class ArenaPool:
 
     _STEP_TOKENS = 256  # capacities are rounded up, so that arenas fit again
 
-    def __init__(self, spec: StateSpec, block: int, keep: int = 2) -> None:
+    def __init__(
+        self, spec: StateSpec, block: int, keep: int = 2, allocate: Allocate = pageable
+    ) -> None:
+        self._allocate = allocate
         self._spec = spec
         self._block = block
         self._keep = keep
@@ -256,10 +284,11 @@ class ArenaPool:
                 self._free.remove(arena)
                 arena.reset()
                 return arena
-        return Arena(self._spec, wanted, self._block)
+        return Arena(self._spec, wanted, self._block, allocate=self._allocate)
 
     def give(self, arena: Arena) -> None:
         """Return an arena."""
+        arena.detach()
         self._free.append(arena)
         del self._free[: -self._keep]
 

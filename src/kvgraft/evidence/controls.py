@@ -96,7 +96,7 @@ def _altered(
         for tensor in engine.spec.tensors(role, place.count)[1:]:
             step = tensor.size_bytes // tensor.shape[0]
             rows = payload[start : start + tensor.size_bytes]
-            payload[start : start + tensor.size_bytes] = rows[-step:] + rows[:-step]
+            payload[start : start + tensor.size_bytes] = rows[:step] + rows[:-step]
             start += tensor.size_bytes
     return payload
 

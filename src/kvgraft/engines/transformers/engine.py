@@ -14,10 +14,10 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from kvgraft import limits
-from kvgraft.engines.arena import ArenaPool
+from kvgraft.engines.arena import ArenaPool, pageable
 from kvgraft.engines.base import Capabilities, Tokenizer
 from kvgraft.engines.transformers.context import TransformersContext
-from kvgraft.engines.transformers.layers import DTYPE_NAMES
+from kvgraft.engines.transformers.layers import DTYPE_NAMES, pinned
 from kvgraft.engines.transformers.probe import Body, error_line, probe
 from kvgraft.engines.transformers.settings import kernel_settings, thread_count
 from kvgraft.engines.transformers.tokenizer import TransformersTokenizer
@@ -77,7 +77,8 @@ class TransformersEngine:
         recurrent = any(layer.states for layer in self.spec.layers)
         self.form = PlanForm(form.block, ()) if recurrent else form
         self.fingerprint = self._fingerprint(weights_digest)
-        self._pool = ArenaPool(self.spec, self.form.block)
+        allocate = pinned if self.device.type == "cuda" else pageable
+        self._pool = ArenaPool(self.spec, self.form.block, allocate=allocate)
 
     def _fingerprint(self, weights_digest: str) -> Fingerprint:
         config = self._model.config.to_dict()

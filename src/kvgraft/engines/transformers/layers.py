@@ -7,8 +7,10 @@ or import.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from transformers.cache_utils import (
     Cache,
@@ -18,7 +20,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from kvgraft.engines.arena import Arena, LayerBuffer
+from kvgraft.engines.arena import Arena, LayerBuffer, pageable
 from kvgraft.errors import EngineError
 from kvgraft.state import Role
 
@@ -26,6 +28,21 @@ TORCH_DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float
 DTYPE_NAMES = {torch_dtype: name for name, torch_dtype in TORCH_DTYPES.items()}
 # Names of recurrent states are these and the number that transformers gives them.
 CONV, RECURRENT = "conv", "recurrent"
+
+
+def pinned(size_bytes: int) -> np.ndarray:
+    """Page-locked memory, which a device copies from by itself; plain memory where the system does
+    not allow so much."""
+    try:
+        memory: np.ndarray = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True).numpy()
+    except RuntimeError:
+        return pageable(size_bytes)
+    return memory
+
+
+def _shift(live: list[torch.Tensor], start: int, count: int) -> None:
+    for part in live:
+        part[:, :count] = part[:, start : start + count].clone()
 
 
 class RoomLayer(CacheLayerMixin):
@@ -44,26 +61,24 @@ class RoomLayer(CacheLayerMixin):
         self.live = self.host
         if mirrored:
             self.live = [torch.empty_like(part, device=device) for part in self.host]
-            buffer.shift = self._shift
+            # Of the tensors, not of this layer: a cycle would keep them until it is collected.
+            buffer.shift = partial(_shift, self.live)
         self.is_sliding = bool(buffer.spec.window)
         self.is_initialized = True
         self._new = slice(0, 0)
 
-    def _shift(self, start: int, count: int) -> None:
-        for part in self.live:
-            part[:, :count] = part[:, start : start + count].clone()
-
     def upload(self) -> None:
-        """Host mirror to device, the rows in use."""
+        """Host mirror to device, the rows in use. Queued where the host's memory is pinned."""
+        rows = slice(0, self.buffer.rows)
         for live, host in zip(self.live, self.host, strict=True):
-            live[:, : self.buffer.rows] = host[:, : self.buffer.rows].to(live.device)
+            live[:, rows].copy_(host[:, rows], non_blocking=True)
 
     def download(self, count: int | None = None) -> None:
-        """Device to host mirror: the last `count` rows in use, or all of them."""
+        """Device to host mirror: the last `count` rows in use, or all of them. Queued likewise."""
         end = self.buffer.rows
         rows = slice(0 if count is None else max(0, end - count), end)
         for live, host in zip(self.live, self.host, strict=True):
-            host[:, rows] = live[:, rows].cpu()
+            host[:, rows].copy_(live[:, rows], non_blocking=True)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         return
@@ -150,12 +165,12 @@ class StateLayer(LinearAttentionLayer):
     def upload_states(self) -> None:
         """Host mirror to device."""
         for live, host in zip(self.live_states, self.host_states, strict=True):
-            live.copy_(host)
+            live.copy_(host, non_blocking=True)
 
     def download_states(self) -> None:
         """Device to host mirror."""
         for live, host in zip(self.live_states, self.host_states, strict=True):
-            host.copy_(live)
+            host.copy_(live, non_blocking=True)
 
 
 class MixedLayer(StateLayer, RoomLayer):
@@ -180,6 +195,7 @@ class ArenaCache(Cache):
     def __init__(self, arena: Arena, device: torch.device, *, mirrored: bool) -> None:
         super().__init__(layers=[_layer(buffer, device, mirrored) for buffer in arena.layers])
         self.arena = arena
+        self.device = device
         self.mirrored = mirrored
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -197,6 +213,12 @@ class ArenaCache(Cache):
                 layer.adopt()
                 if self.mirrored:
                     layer.upload_states()
+        self._finish_copies()
+
+    def _finish_copies(self) -> None:
+        # The arena's memory may be written to from here on, or read.
+        if self.mirrored and self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
 
     def live_states(self) -> list[torch.Tensor]:
         """Every recurrent state, layer by layer."""
@@ -220,6 +242,7 @@ class ArenaCache(Cache):
                 layer.download(count)
             if isinstance(layer, StateLayer) and role in (None, Role.END):
                 layer.download_states()
+        self._finish_copies()
 
 
 def _layer(
