@@ -28,8 +28,8 @@ from kvgraft.engines.arena import Arena
 from kvgraft.engines.gguf_convert import convert
 from kvgraft.engines.modelcache import converted_root
 from kvgraft.engines.resolve import resolve
-from kvgraft.engines.transformers.context import open_cache
 from kvgraft.engines.transformers.engine import TransformersEngine
+from kvgraft.engines.transformers.layers import ArenaCache
 from kvgraft.engines.transformers.tokenizer import TransformersTokenizer
 from kvgraft.plan import PlanForm
 from kvgraft.reuse import Keep, compute_prompt
@@ -167,10 +167,11 @@ def row_bits(loaded: Any, name: str) -> Figures:
 def hidden_rows(engine: TransformersEngine, before: np.ndarray, ids: np.ndarray) -> np.ndarray:
     """Final hidden states float32 `[rows, hidden]` of one call of `ids` after blocks `before`."""
     arena = Arena(engine.spec, len(before) + BLOCK, BLOCK)
-    cache = open_cache(arena, engine)
+    cache = ArenaCache(arena, engine.device, mirrored=False)
     for first in range(0, len(before), BLOCK):
         engine.forward(before[None, first : first + BLOCK].astype(np.int64), cache, first)
-        arena.finish_call(0)
+        arena.count(first + BLOCK)
+        arena.settle()
     hidden = engine.forward(ids[None].astype(np.int64), cache, len(before))
     rows: np.ndarray = hidden[0].float().numpy()
     return rows

@@ -28,6 +28,7 @@ ALLOWED_SKIPS = (
     "shared data absent",
     "no CUDA device",
     "llama.cpp engine not installed",
+    "no Chromium",
 )
 
 THREADS = 2  # thread counts change bits; every run of the tests has the same one

@@ -57,6 +57,13 @@ class UsageError(KvgraftError):
     code, exit_status, http_status = "usage", EXIT_USAGE, 400
 
 
+class RelocationRefused(KvgraftError):
+    """A state was to be used at another place than its own without the caller's word for it, or
+    without a measurement of what that costs."""
+
+    code, exit_status, http_status = "relocation_refused", EXIT_USAGE, 400
+
+
 class InputError(KvgraftError):
     """Input data is unusable: a file, a line of it, a prompt."""
 

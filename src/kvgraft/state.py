@@ -244,15 +244,19 @@ class StateSpec:
         """Bytes each token adds to objects of `role` (ids and headers not counted)."""
         return sum(layer.token_bytes for layer in self.layers if layer.role is role)
 
+    def kind_of(self, role: Role, tensor: TensorSpec) -> str:
+        """The layer kind of a tensor of an object of `role`; `ids` and `end` belong to none. Of a
+        layer with both parts, states count as recurrent."""
+        if tensor.layer < 0:
+            return "ids" if tensor.name == "ids" else "end"
+        kind = LayerKind.RECURRENT if role is Role.END else self.layers[tensor.layer].kind
+        return kind.value
+
     @lru_cache(maxsize=4096)  # noqa: B019 - specs live as long as their engines
     def bytes_by_kind(self, role: Role, count: int) -> dict[str, int]:
-        """Bytes of a chunk's object of `role` by layer kind; `ids` and `end` belong to none. Of a
-        layer with both parts, states count as recurrent."""
+        """Bytes of a chunk's object of `role` by `kind_of` its tensors."""
         sizes: dict[str, int] = {}
         for tensor in self.tensors(role, count):
-            kind = "ids" if tensor.name == "ids" else "end"
-            if tensor.layer >= 0:
-                kind = LayerKind.RECURRENT.value if role is Role.END else ""
-                kind = kind or self.layers[tensor.layer].kind.value
+            kind = self.kind_of(role, tensor)
             sizes[kind] = sizes.get(kind, 0) + tensor.size_bytes
         return sizes

@@ -79,6 +79,20 @@ def test_the_toy_is_proven_in_separate_processes(
     # The monolithic difference is measured beside it, and is none of the above.
     assert found.monolithic["samples"] == 10
     assert found.monolithic["max_abs_logit"] is not None
+    # Every sample, and every stored object; the latter are too many for the document.
+    assert [row["sample"] for row in found.rows] == list(range(10))
+    for row in found.rows:
+        assert row["equal"] == (row["cold_sha256"] == row["graft_sha256"])
+        assert (row["reused"], row["calls"]) == (row["reused_expected"], row["calls_expected"])
+        assert 0 < row["reused"] <= row["stored"] <= row["tokens"]
+        assert (row["cut"] == "whole") == (row["stored"] == row["tokens"])
+        assert set(row["monolithic"]) == {"max_abs_logit", "kl", "argmax_equal"}
+    largest = max(row["monolithic"]["max_abs_logit"] for row in found.rows)
+    assert found.monolithic["max_abs_logit"] == largest
+    assert document["rows"] == found.rows
+    assert "raw_digests" not in document
+    assert all(stored == again for stored, again in found.raw_digests.values())
+    assert {name.rpartition("/")[2] for name in found.raw_digests} == {"KEEP", "NEAR", "END"}
     assert {(kind, n) for kind, n, _ in stages} >= {("capture", 10), ("cold", 10), ("graft", 10)}
     assert list(tmp_path.iterdir()) == []
 
@@ -127,6 +141,7 @@ def test_an_engine_without_a_monolithic_call_has_that_not_measured(
         "kl_max": None,
         "argmax_flips": None,
     }
+    assert [row["monolithic"] for row in found.rows] == [None] * 8
 
 
 # --- proofs that must fail --------------------------------------------------------------------
@@ -198,6 +213,7 @@ def test_one_wrong_sample_of_many_is_enough_to_fail(
     assert not found.passed
     (failure,) = found.failures
     assert failure.startswith("sample 2 (")
+    assert [row["as_expected"] for row in found.rows] == [n != 2 for n in range(8)]
 
 
 def test_the_capturing_process_must_store_what_the_cold_one_makes(
@@ -215,6 +231,7 @@ def test_the_capturing_process_must_store_what_the_cold_one_makes(
     assert not found.rebuilt_equal
     assert not found.passed
     assert any("rebuilt differently" in failure for failure in found.failures)
+    assert any(stored != again for stored, again in found.raw_digests.values())
 
 
 def test_what_the_cold_process_did_not_make_is_not_rebuilt(
@@ -224,6 +241,7 @@ def test_what_the_cold_process_did_not_make_is_not_rebuilt(
     monkeypatch.setattr(worker, "_cold", lambda *given: {**real(*given), "raw_digests": {}})
     found = proof()
     assert (found.sha_equal, found.rebuilt_equal) == (8, False)
+    assert {again for _, again in found.raw_digests.values()} == {None}
     assert not found.passed
 
 

@@ -12,6 +12,7 @@ from kvgraft.evidence.samples import (
     SHORTEST,
     Sample,
     corpus,
+    cut_kind,
     make_samples,
 )
 from kvgraft.reuse import Keep, compute_prompt
@@ -112,3 +113,17 @@ def test_what_is_expected_of_a_graft_is_what_happens(name: str) -> None:
         done.context.close()
         assert (done.report.reused_tokens, done.report.calls_made) == (sample.reused, sample.calls)
         assert sample.reused > 0
+
+
+def test_a_cut_is_named_by_what_is_around_it() -> None:
+    kinds = {stored: cut_kind(stored, 600, 256) for stored in (255, 256, 257, 300, 511, 512, 600)}
+    assert kinds == {
+        255: "beside",
+        256: "boundary",
+        257: "beside",
+        300: "tail",
+        511: "beside",
+        512: "boundary",
+        600: "whole",
+    }
+    assert cut_kind(256, 256, 256) == "whole"  # nothing is left to compute

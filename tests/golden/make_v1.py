@@ -1,4 +1,5 @@
-"""How the golden files of format version 1 were made: `python tests/golden/make_v1.py FOLDER [NAME ...]`.
+"""How the golden files of format version 1 were made:
+`python tests/golden/make_v1.py FOLDER [NAME ...]`.
 
 They were made once. A later run gives other tensor bits where numpy or the machine differs, so
 this never overwrites anything: files that were released stay as they are.

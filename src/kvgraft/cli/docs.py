@@ -54,7 +54,15 @@ DOCUMENTS = {
     "prove": (
         *("passed", "model", "samples", "sha_equal", "reused_as_expected", "controls_detected"),
         *("kl_max", "argmax_agree", "rebuilt_equal", "monolithic", "fingerprint", "controls"),
-        "failures",
+        *("failures", "rows"),
+    ),
+    "probe": (
+        *("model", "samples", "block_tokens", "suffix_tokens", "control_equal", "fingerprint"),
+        "offsets",
+    ),
+    "report": (
+        *("format", "passed", "model", "made_at", "kvgraft", "command", "engine", "proof"),
+        *("lengths", "probe", "probe_reason", "environment", "fingerprint", "fingerprint_digest"),
     ),
     "solve": ("outcomes", "totals"),
     "ask": (

@@ -88,6 +88,14 @@ def examine(store: options.Store, say: Callable[[str], None]) -> Iterator[Check]
     yield _cuda()
 
 
+def machine_checks(say: Callable[[str], None]) -> Iterator[Check]:
+    """The checks that are of no folder: versions, CPU, memory, CUDA."""
+    yield from _versions()
+    yield from _machine()
+    say("asking torch for CUDA devices")
+    yield _cuda()
+
+
 # --- software -----------------------------------------------------------------------------------
 
 

@@ -10,7 +10,18 @@ from typing import Annotated
 
 import typer
 
-from kvgraft.cli import ask, demo_command, doctor, library, models, prove, solve, store
+from kvgraft.cli import (
+    ask,
+    demo_command,
+    doctor,
+    library,
+    models,
+    probe,
+    prove,
+    report,
+    solve,
+    store,
+)
 from kvgraft.cli.edge import PROGRAM, EdgeGroup
 from kvgraft.cli.options import examples
 
@@ -36,6 +47,8 @@ def make_app() -> typer.Typer:
     demo = examples("kvgraft demo", "kvgraft demo --attempts 32 --json")
     app.command("demo", epilog=demo)(demo_command.demo_command)
     _add_prove(app)
+    _add_probe(app)
+    _add_report(app)
     _add_solve(app)
     _add_ask(app)
     _add_library(app)
@@ -50,6 +63,23 @@ def _add_prove(app: typer.Typer) -> None:
         "kvgraft prove demo:gemma3 --dtype float32 --json",
     )
     app.command("prove", epilog=shown)(prove.prove_command)
+
+
+def _add_probe(app: typer.Typer) -> None:
+    shown = examples(
+        "kvgraft probe toy --offsets 8,128,1024",
+        "kvgraft probe demo:gemma3 --offsets 8,4096 --samples 4 -o probe.svg",
+    )
+    app.command("probe", epilog=shown)(probe.probe_command)
+
+
+def _add_report(app: typer.Typer) -> None:
+    shown = examples(
+        "kvgraft report toy --samples 10 -o report.html",
+        "kvgraft report demo:smollm2 --lengths 64,1024 --no-probe --json",
+        "kvgraft report --from report.json -o report.html",
+    )
+    app.command("report", epilog=shown)(report.report_command)
 
 
 def _add_solve(app: typer.Typer) -> None:

@@ -8,7 +8,7 @@ milliseconds; what it says is noise. `toy` names it; `toy:SEED` gives other weig
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from kvgraft.engines.arena import (
     lanes_capacity,
 )
 from kvgraft.engines.arena_context import ArenaContext
+from kvgraft.engines.arena_offset import OffsetContext, check_offset
 from kvgraft.engines.base import Capabilities, Message
 from kvgraft.errors import EngineError, UnknownModel, UsageError
 from kvgraft.identity import Fingerprint, cpu_class, digest_json
@@ -131,6 +132,15 @@ class ToyEngine:
             raise EngineError(f"capacity {capacity} is not within 1..{self.context_tokens}")
         return ToyContext(self, self._pool.take(capacity), self._pool, capacity)
 
+    def open_context_at(
+        self, capacity: int, offset: int, moved: Collection[LayerKind] | None = None
+    ) -> ToyOffsetContext:
+        """An empty context whose first token stands at `offset`; see `kvgraft.relocation`."""
+        check_offset(offset, capacity, self.context_tokens)
+        context = ToyOffsetContext(self, self._pool.take(capacity), self._pool, capacity)
+        context.stand_at(offset, ToyRotation(), moved)
+        return context
+
     def monolithic_logits(self, ids: np.ndarray) -> np.ndarray:
         arena = Arena(self.spec, len(ids), len(ids))
         hidden = self.forward(arena.layers, np.asarray(ids, np.int64))
@@ -139,14 +149,20 @@ class ToyEngine:
     def close(self) -> None:
         return
 
-    def forward(self, layers: Sequence[LayerBuffer], tokens: np.ndarray) -> np.ndarray:
-        """Final hidden states float32 `[rows, hidden]` of `tokens` appended."""
+    def forward(
+        self, layers: Sequence[LayerBuffer], tokens: np.ndarray, offset: int = 0
+    ) -> np.ndarray:
+        """Final hidden states float32 `[rows, hidden]` of `tokens` appended; the first token of
+        the layers stands at position `offset`."""
         hidden = self.embedding[tokens]
         start = layers[0].length
         positions = np.arange(start, start + len(tokens))
         for weights, layer in zip(self.layers, layers, strict=True):
-            mix = self._recur if layer.states else self._attend
-            hidden = hidden + mix(_normed(hidden), weights, layer, positions)
+            if layer.states:
+                mixed = self._recur(_normed(hidden), weights, layer)
+            else:
+                mixed = self._attend(_normed(hidden), weights, layer, positions, offset)
+            hidden = hidden + mixed
             hidden = hidden + np.maximum(_normed(hidden) @ weights[4], 0) @ weights[5]
         return _normed(hidden)
 
@@ -156,6 +172,7 @@ class ToyEngine:
         weights: list[np.ndarray],
         layer: LayerBuffer,
         positions: np.ndarray,
+        offset: int,
     ) -> np.ndarray:
         rows = len(positions)
         query, key, value = (
@@ -163,7 +180,7 @@ class ToyEngine:
         )
         new, seen = layer.append(rows)
         keys, values = layer.parts
-        keys[0, new] = _rotated(key, positions)
+        keys[0, new] = _rotated(key, positions + offset)
         values[0, new] = value
         at = np.arange(seen.start, seen.stop) + layer.first
         visible = at[None, :] <= positions[:, None]
@@ -171,7 +188,7 @@ class ToyEngine:
             visible &= at[None, :] > positions[:, None] - layer.spec.window
         seen_keys = np.ascontiguousarray(keys[0, seen].transpose(1, 2, 0))
         seen_values = np.ascontiguousarray(values[0, seen].transpose(1, 0, 2))
-        scores = _rotated(query, positions).transpose(1, 0, 2) @ seen_keys
+        scores = _rotated(query, positions + offset).transpose(1, 0, 2) @ seen_keys
         scores = scores / np.float32(np.sqrt(_DIM))
         scores = np.where(visible[None], scores, np.float32(-np.inf))
         scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -183,11 +200,10 @@ class ToyEngine:
         hidden: np.ndarray,
         weights: list[np.ndarray],
         layer: LayerBuffer,
-        positions: np.ndarray,
     ) -> np.ndarray:
         """Linear attention with a decay, behind a short convolution."""
         conv, memory = (state[0] for state in layer.states)
-        mixed = np.empty((len(positions), _HEADS, _DIM), np.float32)
+        mixed = np.empty((len(hidden), _HEADS, _DIM), np.float32)
         for number, row in enumerate(hidden):
             conv[:-1] = conv[1:]
             conv[-1] = row
@@ -195,7 +211,7 @@ class ToyEngine:
             memory *= np.float32(0.9)
             memory += key[:, :, None] * value[:, None, :] / np.float32(_DIM)
             mixed[number] = (query[:, None, :] @ memory)[:, 0]
-        return mixed.reshape(len(positions), -1) @ weights[3]
+        return mixed.reshape(len(hidden), -1) @ weights[3]
 
 
 def _layer_spec(window: int) -> LayerSpec:
@@ -236,14 +252,17 @@ class ToyContext(ArenaContext):
         with self._appending(ids, rows, planned=True) as arena:
             padded = np.full(rows, self._engine.form.pad_id, np.int64)
             padded[: len(ids)] = ids
-            self._hidden = self._engine.forward(arena.layers, padded)[: len(ids)]
+            self._hidden = self._forward(arena, padded)[: len(ids)]
             self._end[:] = self._hidden[-1]
 
     def decode(self, token: int) -> None:
         ids = np.array([token])
         with self._appending(ids, 1, planned=False) as arena:
-            self._hidden = self._engine.forward(arena.layers, ids)
+            self._hidden = self._forward(arena, ids)
             self._end[:] = self._hidden[-1]
+
+    def _forward(self, arena: Arena, ids: np.ndarray) -> np.ndarray:
+        return self._engine.forward(arena.layers, ids)
 
     def logits(self) -> np.ndarray:
         return np.asarray(self._end_point()[None] @ self._engine.head)[0]
@@ -271,6 +290,23 @@ class ToyContext(ArenaContext):
     def fork(self, lanes: int, new_tokens: int) -> ToyLanes:
         capacity = lanes_capacity(self.length, lanes, new_tokens, self._engine.context_tokens)
         return ToyLanes([self.copy(capacity) for _ in range(lanes)])
+
+
+class ToyOffsetContext(OffsetContext, ToyContext):
+    """A live sequence that begins at `offset`."""
+
+    def _forward(self, arena: Arena, ids: np.ndarray) -> np.ndarray:
+        return self._engine.forward(arena.layers, ids, self.offset)
+
+
+class ToyRotation:
+    """`kvgraft.engines.arena_offset.Rotation`; the toy's keys are float32 anyway."""
+
+    def turn(self, layer: int, keys: np.ndarray, offset: int) -> None:
+        keys[...] = _rotated(keys, np.full(len(keys), offset))
+
+    def values(self, layer: int, keys: np.ndarray) -> np.ndarray:
+        return keys.copy()
 
 
 class ToyLanes:

@@ -36,6 +36,14 @@ def corpus() -> str:
     return inspect.cleandoc("\n\n".join(topics[name] for name in sorted(topics)))
 
 
+def cut_kind(stored: int, tokens: int, block: int) -> str:
+    """Where the stored part of a prompt ends: `whole` (the prompt is stored to its end), `boundary`
+    (at the end of a block), `beside` (one token from there), or `tail` (further inside a block)."""
+    if stored == tokens:
+        return "whole"
+    return {0: "boundary", 1: "beside", block - 1: "beside"}.get(stored % block, "tail")
+
+
 def make_samples(engine: Engine, count: int, seed: int = 0, longest: int = LONGEST) -> list[Sample]:
     """`count` prompts of 64 to `longest` tokens (or what the context holds), spread by ratio, each
     with a split; block boundaries and their neighbours are always among them.

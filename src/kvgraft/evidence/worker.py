@@ -75,6 +75,7 @@ def _run(job: Job) -> None:
     finally:
         chunks.close()
     results["fingerprint"] = dict(engine.fingerprint.fields)
+    results["block"] = engine.form.block
     (folder / f"{job.kind}.json").write_text(json.dumps(results), encoding="utf-8")
 
 

@@ -133,6 +133,15 @@ def _check_continuation(body: Body, spec: StateSpec, ids: np.ndarray, whole: tor
     """
     first, second = ids[:, :_FIRST], ids[:, _FIRST:]
     split, states = _continued(body, spec, [first, second])
+    for kind in sorted({s.name.split(".")[0] for layer in spec.layers for s in layer.states}):
+        # The states behind the call too: in few bits a small state may not reach the output.
+        hidden, after = _continued(body, spec, [first, second], forget=kind)
+        if torch.equal(split, hidden) and all(map(torch.equal, states, after)):
+            raise UnsupportedModel(
+                f"a call of several tokens does not use the {kind} states that the call before it"
+                " left, so a prompt cannot be computed in parts",
+                hint=_HINT,
+            )
     off, anew = (
         (hidden - whole[:, _FIRST:]).norm().item()
         for hidden in (split, _continued(body, spec, [second])[0])
@@ -143,15 +152,6 @@ def _check_continuation(body: Body, spec: StateSpec, ids: np.ndarray, whole: tor
             " its cache",
             hint=_HINT,
         )
-    for kind in {state.name.split(".")[0] for layer in spec.layers for state in layer.states}:
-        # The states behind the call too: in few bits a small state may not reach the output.
-        hidden, after = _continued(body, spec, [first, second], forget=kind)
-        if torch.equal(split, hidden) and all(map(torch.equal, states, after)):
-            raise UnsupportedModel(
-                f"a call of several tokens does not use the {kind} states that the call before it"
-                " left, so a prompt cannot be computed in parts",
-                hint=_HINT,
-            )
 
 
 def _continued(
