@@ -14,17 +14,19 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 step = @printf '\n== %s\n' '$(1)'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-llamacpp lint format docs bench-spine clean
+.PHONY: help install demo test test-llamacpp lint format docs bench-spine bench-engines bench-families clean
 
 help:
 	@printf '%s\n' \
 	  'make demo         install, then solve, deposit, restart and replay on a real model' \
 	  'make test         install, then format check, lint, types, imports, tests' \
-	  'make test-llamacpp  build llama.cpp once (some minutes), then the tests of its engine' \
+	  'make test-llamacpp  build llama.cpp once (minutes), then the tests of its engine' \
 	  'make lint         the checks of make test that run no test' \
 	  'make format       rewrite the sources to the project format' \
 	  'make docs         write docs/cli.md again from the command line itself' \
 	  'make bench-spine  the benchmark of the exact spine' \
+	  'make bench-engines   restore of each engine, bytes, load or compute' \
+	  'make bench-families  every architecture of the catalogue, cold against grafted' \
 	  'make clean        remove .venv, caches and build output (never models or libraries)' \
 	  '' \
 	  'PYTHON=python3.12 chooses the interpreter; ARGS="..." goes to demo, pytest or the benchmark.'
@@ -76,6 +78,12 @@ docs: $(STAMP)
 
 bench-spine: $(STAMP)
 	$(BIN)/python benchmarks/spine.py $(ARGS)
+
+bench-engines: $(STAMP)
+	$(BIN)/python benchmarks/engines.py $(ARGS)
+
+bench-families: $(STAMP)
+	$(BIN)/python benchmarks/families.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
