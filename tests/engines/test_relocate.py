@@ -4,7 +4,7 @@ refused by name everywhere else.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -21,27 +21,11 @@ from kvgraft.errors import EngineError, UnsupportedModel
 from kvgraft.plan import PlanForm, plan_calls
 from kvgraft.state import LayerKind, Role
 from kvgraft.testing.families import build_model
+from kvgraft.testing.family_engine import StubTokenizer
 
 FORM = PlanForm(block=16, rungs=(4, 8, 16))
 TOKENS, OFFSET = 40, 37  # two blocks and a tail; past the window of 24
 EPS = {"float32": 1e-5, "bfloat16": 2e-2}
-
-
-class StubTokenizer:
-    """Nothing here turns text into ids."""
-
-    digest = template_digest = "none"
-    bos_id = None
-    stop_ids: frozenset[int] = frozenset()
-
-    def encode(self, text: str) -> list[int]:
-        return []
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return ""
-
-    def render(self, messages: Sequence[Any]) -> str:
-        return ""
 
 
 @cache

@@ -5,13 +5,8 @@ That a converted tokenizer gives the ids of the GGUF's own is in `test_gguf_conv
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,44 +17,14 @@ from kvgraft.engines.transformers.engine import TransformersEngine, load
 from kvgraft.reuse import Keep
 from kvgraft.state import Role
 from kvgraft.store.check import open_local
-from kvgraft.testing.grafting import expect_equal, prompt, run_digest
+from kvgraft.testing.grafting import prompt, run_digest
+from two_processes import Trial
 
 THREADS = 2
 STEPS = 3
 # Of each prompt, how many tokens are stored: all of a short one, all of a whole block, and two
 # blocks of one past Gemma's window of 512.
 PROMPTS = ((5, 5), (256, 256), (700, 600))
-
-# Runs in a process of its own. `cold` computes every prompt without a store, then stores a part of
-# each; `graft` computes them from what is stored.
-CHILD = """
-import json, sys
-from pathlib import Path
-from kvgraft.engines.transformers.engine import load
-from kvgraft.reuse import Keep
-from kvgraft.store.check import open_local
-from kvgraft.testing.grafting import prompt, run_digest
-
-job = json.loads(sys.argv[1])
-engine = load(
-    Path(job["model"]), source="real", threads=job["threads"], cache=Path(job["cache"])
-)
-store = open_local(Path(job["store"]))
-seen = []
-for number, (tokens, stored) in enumerate(job["prompts"]):
-    ids = prompt(engine, tokens, seed=number)
-    if job["part"] == "cold":
-        digest, _ = run_digest(engine, None, ids, steps=job["steps"])
-        run_digest(engine, store, ids[:stored], keep=Keep.ALL, steps=0)
-        seen.append([digest, 0, None])
-    else:
-        digest, report = run_digest(
-            engine, store, ids, keep=Keep.NOTHING, steps=job["steps"]
-        )
-        seen.append([digest, report.reused_tokens, report.calls_made])
-store.close()
-print(json.dumps(seen))
-"""
 
 
 def quiet(stage: str, done: int, total: int) -> None:
@@ -75,42 +40,9 @@ def loaded(folder: Path, dtype: str) -> TransformersEngine:
     return load(folder, source="real", dtype=dtype, threads=THREADS, cache=cache_root())
 
 
-def in_another_process(part: str, folder: Path, store: Path) -> list[list[Any]]:
-    job = {
-        "part": part,
-        "model": str(folder),
-        "store": str(store),
-        "cache": str(cache_root()),
-        "threads": THREADS,
-        "prompts": PROMPTS,
-        "steps": STEPS,
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(job)],
-        # Waiting threads sleep: spinning ones starve each other where other work runs too.
-        env={**os.environ, "OMP_WAIT_POLICY": "passive"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout.splitlines()[-1]))
-
-
 def check_processes(model_path: Path, store: Path) -> None:
-    folder = folder_of(model_path)
-    cold = in_another_process("cold", folder, store)
-    grafted = in_another_process("graft", folder, store)
-    block = 256
-    seen = []
-    for (tokens, stored), before, after in zip(PROMPTS, cold, grafted, strict=True):
-        reused = stored if stored == tokens else stored // block * block
-        calls = -(-tokens // block) - -(-reused // block)
-        seen += [
-            ((tokens, stored, "digest"), after[0], before[0]),
-            ((tokens, stored, "reused and made"), tuple(after[1:]), (reused, calls)),
-        ]
-    expect_equal(seen)
+    folder = str(folder_of(model_path))
+    Trial("kvgraft.engines.transformers.engine", folder, PROMPTS, 256, STEPS, THREADS).check(store)
 
 
 @pytest.mark.model("demo:smollm2")

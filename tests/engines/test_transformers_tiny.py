@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import transformers
 from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, DynamicLayer
 
 from kvgraft import limits
-from kvgraft.engines.base import Engine, Message
+from kvgraft.engines.base import Engine
 from kvgraft.engines.transformers.engine import TransformersEngine, load
 from kvgraft.engines.transformers.probe import Body
 from kvgraft.engines.transformers.settings import kernel_settings
@@ -29,6 +29,7 @@ from kvgraft.store.index import Index
 from kvgraft.store.memory import MemoryStore
 from kvgraft.testing.engines import EngineConformance
 from kvgraft.testing.families import build_model
+from kvgraft.testing.family_engine import StubTokenizer
 from kvgraft.testing.grafting import StoreFactory, computed, expect_equal, prompt, run_digest
 
 FORM = PlanForm(block=16, rungs=(4, 8, 16))
@@ -137,23 +138,6 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-
-
-class StubTokenizer:
-    """Nothing here turns text into ids."""
-
-    digest = template_digest = "none"
-    bos_id = None
-    stop_ids: frozenset[int] = frozenset()
-
-    def encode(self, text: str) -> list[int]:
-        return []
-
-    def decode(self, ids: Sequence[int]) -> str:
-        return ""
-
-    def render(self, messages: Sequence[Message]) -> str:
-        return ""
 
 
 def config_of(kind: str, **fields: Any) -> Any:
