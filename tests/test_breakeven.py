@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -97,17 +98,27 @@ def test_rates_are_kept_for_the_next_process() -> None:
     assert again.compute_seconds(BLOCKS) == rates.compute_seconds(BLOCKS)
 
 
+def damaged(**line: object) -> str:
+    return json.dumps({"declined": 0, "lines": {"load": line}})
+
+
 NO_RATES = (
     "",
     "{",
     "[]",
     "7",
-    '{"load": 1}',
-    '{"16": {}}',
-    '{"load": {"wait": 1}}',
-    '{"load": {"x": "1"}}',
-    '{"load": {"x": NaN}}',
-    '{"load": {}, "many": {}}',
+    "[" * 200_000,
+    '{"lines": 1, "declined": 0}',
+    '{"lines": {"16": {}}, "declined": 0}',
+    '{"lines": {"load": {}}}',
+    '{"lines": {"load": {}}, "declined": true}',
+    '{"lines": {"load": {}, "many": {}}, "declined": 0}',
+    damaged(wait=1),
+    damaged(x="1"),
+    damaged(x=float("nan")),
+    damaged(weight=9.0, x=0.0, y=-1.0),
+    damaged(weight=9.0, x=1e300),
+    damaged(weight=10**400),
 )
 
 
@@ -172,3 +183,13 @@ def test_declining_a_load_captures_nothing_twice() -> None:
     _, report = run(engine, store, ids, load=Load.MEASURED)
     assert (report.captured_bytes, report.drifted) == (0, [])
     assert store.index.all_entries() == before
+
+
+def test_short_processes_explore_as_one_long_one_does() -> None:
+    text, loads = known(load=1.0, call=0.001).to_json(), 0
+    for _ in range(64):
+        rates = Rates.from_json(text)
+        loads += not rates.prefers_computing(1_000_000, BLOCKS)
+        assert rates.unsaved or not rates.declined
+        text = rates.to_json()
+    assert loads == 4

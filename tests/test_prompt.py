@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import kvgraft
 from kvgraft.cli.main import make_app
 from kvgraft.engines.base import Message
-from kvgraft.engines.toy import ToyEngine, ToyTokenizer
+from kvgraft.engines.toy import ToyEngine, ToyShape, ToyTokenizer
 from kvgraft.errors import InputError, UsageError
 from kvgraft.library import ask as ask_module
 from kvgraft.library.ask import ask
@@ -264,8 +264,13 @@ def test_without_merges_all_cues_are_clean_and_in_order() -> None:
     assert all(joint.ids == encode(ToyTokenizer(), f"qtrace{cue}") for cue, joint in found)
 
 
+def full_attention() -> ToyEngine:
+    """A prompt is resumed wherever two part: no window has to be there."""
+    return ToyEngine(shape=ToyShape(windows=(0, 0)))
+
+
 def test_ids_that_split_a_text_otherwise_share_only_what_is_equal() -> None:  # (5)
-    engine, store = ToyEngine(), memory_chunks()
+    engine, store = full_attention(), memory_chunks()
     text = "x" * 15 + "bc: " * 12
     unusual, usual = encode(ToyTokenizer(), text), encode(Merging(), text)
     run(engine, store, unusual)
@@ -278,7 +283,7 @@ def test_ids_that_split_a_text_otherwise_share_only_what_is_equal() -> None:  # 
 
 
 def test_a_template_that_rewrites_earlier_turns_reuses_what_stayed() -> None:
-    engine, store = ToyEngine(), memory_chunks()
+    engine, store = full_attention(), memory_chunks()
     tokenizer = DropsReasoning()
     question = Message("user", "How many legs do three spiders have? Think first.")
     live = encode(tokenizer, tokenizer.render([question]) + "<think>8 each.</think>24<eos>")
@@ -294,7 +299,7 @@ def test_a_template_that_rewrites_earlier_turns_reuses_what_stayed() -> None:
 
 
 def test_a_template_that_tells_the_date_reuses_what_stands_before_it() -> None:
-    engine, store, tokenizer = ToyEngine(), memory_chunks(), Clock()
+    engine, store, tokenizer = full_attention(), memory_chunks(), Clock()
     monday = problem_prompt(tokenizer, QUESTION, None).ids
     run(engine, store, monday)
     tokenizer.today = "Tuesday"

@@ -32,6 +32,7 @@ from kvgraft.store.chunks import ChunkStore
 from toys import listed, logits_bits, memory_chunks, prompt
 
 OFFSET = 100
+FIGURES = {"rows": 5, "kl_mean_nats": 1e-3, "kl_max_nats": 1e-2}
 IDS = prompt(70)
 
 
@@ -235,6 +236,14 @@ def test_the_figures_of_a_probe(engine: ToyEngine, store: ChunkStore) -> None:
         {"fingerprint": {}, "offsets": 3},
         {"fingerprint": {}, "offsets": [{"offset": OFFSET}], "block_tokens": 1},
         {"fingerprint": {}, "offsets": [{"offset": OFFSET, "relocated": {"rows": "many"}}]},
+        *(
+            {
+                "fingerprint": {},
+                "block_tokens": 1,
+                "offsets": [{"offset": OFFSET, "relocated": {**FIGURES, name: value}}],
+            }
+            for name, value in (("rows", -1), ("kl_mean_nats", "nan"), ("kl_max_nats", -3.0))
+        ),
     ],
 )
 def test_another_document(document: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvgraft.blob.payload import ChunkPlace, PayloadCheck, payload_head
-from kvgraft.engines.toy import RECURRENT, ToyEngine, ToyShape
+from kvgraft.engines.toy import RECURRENT, ToyContext, ToyEngine, ToyShape
 from kvgraft.errors import (
     ContextTooLong,
     EngineError,
@@ -24,6 +24,7 @@ from kvgraft.errors import (
     InputError,
     StoreError,
     StoreFull,
+    UsageError,
 )
 from kvgraft.identity import Fingerprint
 from kvgraft.plan import PUBLIC_SALT, as_token_ids
@@ -735,3 +736,45 @@ def test_an_engine_that_is_what_it_says_does_not_drift(engine: CountingToy) -> N
         _, report = run(engine, store, ids, keep=Keep.BLOCKS)
         assert report.drifted == []
     assert store.index.alarms() == []
+
+
+@pytest.mark.parametrize("points", [[-1], [-1000], [16, -5], [1.5], [True], ["16"]])
+def test_points_that_are_no_lengths(toy: CountingToy, points: Any) -> None:
+    with pytest.raises(UsageError, match="lengths in tokens"):
+        compute_prompt(toy, memory_chunks(), prompt(40), points=points)
+    assert toy.forwards == []
+
+
+@pytest.mark.parametrize("points", [[0], [10**9], [17, 17, 16], [np.int64(20)]])
+def test_points_anywhere(toy: CountingToy, points: Any) -> None:
+    ids, store = prompt(70), memory_chunks()
+    bits, _ = run(toy, store, ids, points=points)
+    assert bits == cold(toy, ids) == run(toy, store, ids)[0]
+    shared = min(min(points[0], 70) // 16 * 16, 64)
+    other = np.concatenate([ids[:shared], prompt(20, seed=9)])
+    assert run(toy, store, other, keep=Keep.NOTHING)[1].reused_tokens == shared
+
+
+def test_a_state_that_the_engine_refuses_is_a_miss(
+    engine: CountingToy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, ids = memory_chunks(), prompt(70)
+    run(engine, store, ids)
+
+    def refuse(context: Any, length: int) -> None:
+        context.arena.place(length)  # half-way, then no more
+        raise EngineError("not this one")
+
+    monkeypatch.setattr(ToyContext, "commit", refuse)
+    bits, report = run(engine, store, ids)
+    assert (bits, report.reused_tokens) == (cold(engine, ids), 0)
+    assert report.misses[-1] == "engine: not this one"
+    monkeypatch.undo()
+    assert run(engine, store, ids)[0] == bits
+
+
+def test_nothing_counts_as_stored_where_publishing_failed(toy: CountingToy) -> None:
+    store = ChunkStore(FaultyStore("publish"), Index(None))
+    _, report = run(toy, store, prompt(48))
+    assert report.capture_error is not None
+    assert (report.captured_bytes, report.captured_by_kind) == (0, {})

@@ -6,7 +6,6 @@ Which of the two is chosen changes no bit of any logits, so the choice may depen
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +18,7 @@ _KEEP = 0.98
 _ENOUGH = 4.0
 # While computing is chosen, one load in so many is made all the same: a store may have become fast.
 _EXPLORE = 16
+_ABSURD = 1e30  # no sum of bytes squared gets there
 
 
 class Load(Enum):
@@ -64,7 +64,7 @@ class Line:
         if spread <= 1e-9 * max(self.xx / self.weight, 1.0):
             return mean_y  # one size alone was seen
         slope = max(0.0, (self.xy / self.weight - mean_x * mean_y) / spread)
-        if slope * mean_x > mean_y:
+        if mean_x > 0 and slope * mean_x > mean_y:
             slope = mean_y / mean_x
         return max(0.0, mean_y + slope * (x - mean_x))
 
@@ -115,24 +115,29 @@ class Rates:
             self.declined = 0
             return False
         self.declined = (self.declined + 1) % _EXPLORE
+        self.unsaved += 1  # or short processes, each with its own count, would never explore
         return self.declined != 0
 
     def to_json(self) -> str:
         """For the next process."""
         lines = {"load": self.load, **{str(rows): line for rows, line in self.calls.items()}}
-        return json.dumps({name: vars(line) for name, line in lines.items()})
+        saved = {name: vars(line) for name, line in lines.items()}
+        return json.dumps({"declined": self.declined, "lines": saved})
 
     @classmethod
     def from_json(cls, text: str) -> Rates:
         """Inverse of `to_json`. Anything else is as good as nothing: rates are measured again."""
         try:
-            lines = {name: Line(**values) for name, values in json.loads(text).items()}
+            saved = json.loads(text)
+            lines = {name: Line(**values) for name, values in saved["lines"].items()}
             numbers = [value for line in lines.values() for value in vars(line).values()]
-            if not all(isinstance(n, float | int) and math.isfinite(n) for n in numbers):
+            declined = saved["declined"]
+            if not all(type(n) in (int, float) and 0 <= n < _ABSURD for n in (declined, *numbers)):
                 return cls()
             load = lines.pop("load")
-            return cls(load, {int(name): line for name, line in lines.items()})
-        except (ValueError, TypeError, AttributeError, KeyError):
+            calls = {int(name): line for name, line in lines.items()}
+            return cls(load, calls, int(declined) % _EXPLORE)
+        except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
             return cls()
 
 

@@ -19,6 +19,9 @@ MAX_ANSWER_TOKENS = 64  # a replay decodes at most this many tokens
 MAX_ATTEMPTS = 1_024
 MAX_NEW_TOKENS = 131_072
 
+# --- engines ----------------------------------------------------------------------------------
+MODEL_TRIAL_SECONDS = 600.0  # to load a file from a slow disk and compute 32 tokens
+
 # --- problem files ----------------------------------------------------------------------------
 MAX_PROBLEM_LINE_BYTES = 1024 * 1024
 MAX_PROBLEMS = 1_000_000

@@ -8,6 +8,7 @@ offset, as `kvgraft probe` measured it. Both stay with the result. Nothing of it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -106,13 +107,16 @@ def measured_in(document: Mapping[str, Any], offset: int) -> Measured:
         if not found:
             raise _not_measured(offset)
         figures = found[0]["relocated"]
+        mean, largest = (float(figures[name]) for name in ("kl_mean_nats", "kl_max_nats"))
+        if not (0 <= mean < math.inf and 0 <= largest < math.inf and int(figures["rows"]) > 0):
+            raise ValueError("its figures are no measurement")
         return Measured(
             fingerprint=fingerprint,
             offset=offset,
             block_tokens=int(document["block_tokens"]),
             rows=int(figures["rows"]),
-            kl_mean_nats=float(figures["kl_mean_nats"]),
-            kl_max_nats=float(figures["kl_max_nats"]),
+            kl_mean_nats=mean,
+            kl_max_nats=largest,
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(

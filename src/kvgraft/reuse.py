@@ -19,7 +19,7 @@ import numpy as np
 from kvgraft.blob.payload import PayloadCheck, as_buffer, check_views, payload_head
 from kvgraft.breakeven import Load, Rates
 from kvgraft.engines.base import Context, Engine
-from kvgraft.errors import ContextTooLong, KvgraftError, StoreError
+from kvgraft.errors import ContextTooLong, EngineError, KvgraftError, StoreError, UsageError
 from kvgraft.lookup import Found, Planned, find, reasons, resumable, wanted_objects
 from kvgraft.plan import (
     PUBLIC_SALT,
@@ -102,8 +102,12 @@ def compute_prompt(
     Raises:
         InputError: no tokens, or not token ids.
         ContextTooLong: prompt and room do not fit the model's context.
+        UsageError: points that are no lengths.
     """
     ids = as_token_ids(ids)
+    lengths = np.asarray(points)
+    if lengths.size and (lengths.dtype.kind not in "iu" or int(lengths.min()) < 0):
+        raise UsageError(f"points are lengths in tokens, not {list(points)}")
     calls = plan_calls(len(ids), engine.form, engine.context_tokens)
     if len(ids) + room > engine.context_tokens:
         raise ContextTooLong(
@@ -123,6 +127,12 @@ def compute_prompt(
                 done, branch = _restore(engine, store, planned, context, report, measured)
             except StoreError as error:
                 report.misses.append(f"{error.code}: {error}")
+            except EngineError as error:
+                # The engine would not take the state. What it did to the context is its own
+                # secret, so the prompt gets another one.
+                report.misses.append(f"{error.code}: {error}")
+                context.close()
+                context = engine.open_context(len(ids) + room)
         capture = None
         if store is not None and keep is not Keep.NOTHING:
             tail = keep is Keep.ALL
@@ -309,6 +319,7 @@ class _Captures:
 
     def _failed(self, error: KvgraftError) -> None:
         self._report.capture_error = str(error)
+        self._report.captured_by_kind.clear()
         self.abort()
         self._capture = None
 

@@ -55,8 +55,10 @@ def command(words: Sequence[object]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test sees the user's store, or a terminal."""
+    """No test sees the user's store, or a terminal; and what the toy computes is loaded, though on
+    a fast machine computing it would be the faster choice."""
     monkeypatch.setenv("KVGRAFT_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("KVGRAFT_LOAD", "always")
     for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
 

@@ -32,6 +32,20 @@ def test_a_deposit_is_replayed_exactly(run, replaying) -> None:
         assert words in human.stdout
 
 
+@pytest.mark.parametrize("load", ["always", "measured", "never"])
+def test_how_the_state_is_come_by_changes_nothing_else(run, replaying, load: str) -> None:
+    seen = run("ask", replaying["problem"], *TOY, "--load", load, "--json")
+    assert seen.status == 0, seen.stderr
+    document = seen.document
+    assert (document["how"], document["answer"]) == ("replayed", replaying["answer"])
+    cost = document["cost"]
+    if load != "measured":
+        assert (cost["reused_tokens"] > 0, cost["prefill_tokens"] > 0) == (
+            load == "always",
+            load == "never",
+        )
+
+
 def test_the_toy_is_said_to_be_noise_and_no_control_character_comes_out(run, tmp_path) -> None:
     seen = run("ask", "Any?", "--model", "toy", "--max-tokens", 200, "--store", tmp_path)
     assert "its answers are noise" in seen.stderr

@@ -195,3 +195,27 @@ def test_no_folder_of_this_machine_is_told() -> None:
     assert {"python", "kvgraft", "numpy", "cpu class"} <= {line["name"] for line in lines}
     assert str(Path.home()) not in json.dumps(lines)
     assert all(" at " not in line["detail"] for line in lines)
+
+
+def test_a_saved_report_says_nothing_to_the_terminal(run, tmp_path: Path) -> None:
+    data = a_failed_report()
+    data["proof"]["failures"] = ["\x1b]0;owned\x07\x1b[8mhidden"]
+    seen = run("report", "--from", saved(tmp_path, data), "-o", tmp_path / "page.html")
+    assert seen.status == 1
+    assert "hidden" in seen.stdout
+    assert not {"\x1b", "\x07"} & set(seen.stdout + seen.stderr)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("kl_max", 10**400), ("argmax_agree", 10**400), ("model", "\ud800")]
+)
+def test_a_saved_report_of_absurd_values_is_refused(
+    run, tmp_path: Path, name: str, value: object
+) -> None:
+    data = report_data()
+    data["proof"][name] = value
+    if name == "model":
+        data[name] = value
+    seen = run("report", "--from", saved(tmp_path, data), "-o", tmp_path / "page.html", "--json")
+    assert (seen.status, seen.document["error"]["code"]) == (3, "bad_input")
+    assert not (tmp_path / "page.html").exists()

@@ -19,7 +19,7 @@ from kvgraft import limits
 from kvgraft.engines.base import Engine
 from kvgraft.engines.transformers.engine import TransformersEngine, load
 from kvgraft.engines.transformers.probe import Body
-from kvgraft.engines.transformers.settings import kernel_settings
+from kvgraft.engines.transformers.settings import kernel_packages, kernel_settings
 from kvgraft.errors import EngineError, UnsupportedModel
 from kvgraft.plan import PlanForm
 from kvgraft.reuse import Keep
@@ -481,4 +481,50 @@ def test_closing_frees_the_weights_and_refuses_the_rest() -> None:
     for attempt in (context.logits, lambda: context.decode(1), lambda: engine.open_context(8)):
         with pytest.raises(EngineError, match="engine is closed"):
             attempt()
+    context.close()
+
+
+def test_optional_kernel_packages_are_part_of_the_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers takes kernels from what can be imported; another build has other bits."""
+    model = tiny_model("mamba2", "float32")
+    names = [dict(engine_over(model).fingerprint.fields)["engine_version"]]
+    folder = tmp_path / "causal_conv1d"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for content in ("one = 1\n", "one = 2\n"):
+        (folder / "__init__.py").write_text(content)
+        kernel_packages.cache_clear()
+        names.append(dict(engine_over(model).fingerprint.fields)["engine_version"])
+    monkeypatch.undo()
+    kernel_packages.cache_clear()
+    assert len(set(names)) == 3
+    assert "causal_conv1d=" in names[1]
+    assert names[0].endswith("/kernels-none")
+
+
+def test_how_attention_and_experts_are_computed_is_part_of_the_fingerprint() -> None:
+    config = config_of("mixtral", num_local_experts=4, num_experts_per_tok=2)
+    model = model_of(config)
+    engine = engine_over(model)
+    named = dict(engine.fingerprint.fields)["attention"]
+    assert named.startswith("sdpa/experts=")
+    context = engine.open_context(8)
+    context.decode(1)
+    for change, back in (
+        (lambda: model.set_experts_implementation("eager"), named.partition("=")[2]),
+        (lambda: model.set_attn_implementation("eager"), "sdpa"),
+    ):
+        change()
+        with pytest.raises(EngineError, match="implementations"):
+            context.decode(1)
+        other = engine_over(model)
+        assert engine.fingerprint.differing(other.fingerprint) == ("attention",)
+        if back == "sdpa":
+            model.set_attn_implementation("sdpa")
+        else:
+            model.set_experts_implementation(back)
+    context.decode(1)
+    assert context.length == 2
     context.close()

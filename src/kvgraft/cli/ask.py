@@ -123,10 +123,10 @@ def ask_command(
             Watch(f"opening {model}") as watch,
             opened(model, store, tenant, chosen, watch, load.value) as memory,
         ):
-            if memory.engine.model.startswith("toy"):
-                watch.say("warning: the toy has random weights, its answers are noise")
             watch.restart("answering")
             answer = memory.ask(problem, verifier=judge, max_new_tokens=max_tokens)
+            if memory.engine.model.startswith("toy"):
+                watch.say("warning: the toy has random weights, its answers are noise")
     finally:
         if judge is not None:
             judge.close()

@@ -15,7 +15,7 @@ import typer
 from kvgraft.cli import options
 from kvgraft.cli.doctor import machine_checks
 from kvgraft.cli.edge import Stopped
-from kvgraft.cli.output import write_document, write_facts, write_line
+from kvgraft.cli.output import printable, write_document, write_facts, write_line
 from kvgraft.cli.probe import parse_offsets
 from kvgraft.cli.progress import Watch
 from kvgraft.cli.session import EngineOptions, fetch_demo
@@ -117,7 +117,7 @@ def _finish(data: dict[str, Any], page: str, output: Path, as_json: bool) -> Non
     write_whole(output.expanduser().absolute(), page.encode())
     if not as_json:
         for line in verdict(data):
-            write_line(line)
+            write_line(printable(line))
         write_line()
         write_facts([("result", "passed" if data["passed"] else "FAILED"), ("page", str(output))])
     if not data["passed"]:

@@ -171,7 +171,14 @@ def load(text: str) -> dict[str, Any]:
         named = Fingerprint.of(data["fingerprint"])
         if data["fingerprint_digest"] != named.hex or proof["fingerprint"] != data["fingerprint"]:
             raise ValueError("the fingerprint is not the one it says")
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        KeyError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise InputError(
             f"not the data of a report: {error}",
             hint="'kvgraft report MODEL --json' prints it, and every page carries it",

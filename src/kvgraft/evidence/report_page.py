@@ -57,7 +57,9 @@ def saved_page(text: str) -> tuple[dict[str, Any], str]:
     """
     data = load(text)
     try:
-        return data, page(data)
+        made = page(data)
+        made.encode()  # half a character of two halves cannot be written
+        return data, made
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InputError(
             f"the data of a report is not whole: {type(error).__name__}: {error}"

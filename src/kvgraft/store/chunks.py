@@ -183,7 +183,7 @@ class ChunkStore:
         return rates
 
     def _save_rates(self) -> None:
-        for fingerprint, rates in self._rates.items():
+        for fingerprint, rates in list(self._rates.items()):  # other threads may add theirs
             if rates.unsaved:
                 rates.unsaved = 0
                 # A store that cannot be written can still be read; the rates are measured again.

@@ -111,8 +111,8 @@ class LlamaContext:
     def _fetch(self, session: Session, start: int, end: int) -> dict[Role, list[np.ndarray]]:
         """The tensors of positions `[start, end)`: a second sequence holds just these cells for a
         moment, so that no more than them is copied."""
-        session.share(_WHOLE, _CHUNK, start, end)
         try:
+            session.share(_WHOLE, _CHUNK, start, end)
             data = session.state(_CHUNK)
         finally:
             session.drop(_CHUNK)

@@ -22,6 +22,7 @@ from kvgraft.engines.llamacpp.model import Model
 from kvgraft.engines.llamacpp.session import Session
 from kvgraft.engines.llamacpp.tokenizer import LlamaTokenizer
 from kvgraft.errors import KvgraftError, UnreadableModel
+from kvgraft.limits import MODEL_TRIAL_SECONDS
 
 _ROWS = 32  # a batch, and not one row: other kernels
 _TEXT = "One word, 2 words:\n\tcaf\u00e9"
@@ -31,20 +32,28 @@ def survive(path: Path, weights_digest: str, cache: Path) -> None:
     """Try a file unless this build was seen to survive its content. `cache` is a folder.
 
     Raises:
-        UnreadableModel: the child was ended by a signal.
+        UnreadableModel: the child was ended by a signal, or did not end in time.
     """
     name = blake3(f"{weights_digest} {build_name()}".encode()).hexdigest()
     mark = cache / "llamacpp-tried" / name
     if mark.exists():
         return
-    done = subprocess.run(
-        [sys.executable, "-m", "kvgraft.engines.llamacpp.trial", str(path)],
-        env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # a debugger would be started for it
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvgraft.engines.llamacpp.trial", str(path)],
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # a debugger would be started for it
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=MODEL_TRIAL_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UnreadableModel(
+            f"llama.cpp was still busy with this file after {MODEL_TRIAL_SECONDS:.0f} s",
+            where=str(path),
+            hint="try it with llama.cpp's own tools; a disk this slow takes another one",
+        ) from error
     if done.returncode < 0:
         said = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         raise UnreadableModel(
@@ -54,6 +63,8 @@ def survive(path: Path, weights_digest: str, cache: Path) -> None:
             hint="the file contradicts itself, or llama.cpp was built for another CPU: "
             "pip install --force-reinstall --no-cache-dir llama-cpp-python",
         )
+    if done.returncode:  # an error that this process will meet too
+        return
     with contextlib.suppress(OSError):  # then it is tried again next time
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()

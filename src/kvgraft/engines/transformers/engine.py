@@ -19,7 +19,12 @@ from kvgraft.engines.base import Capabilities, Tokenizer
 from kvgraft.engines.transformers.context import TransformersContext
 from kvgraft.engines.transformers.layers import DTYPE_NAMES, pinned
 from kvgraft.engines.transformers.probe import Body, error_line, probe
-from kvgraft.engines.transformers.settings import kernel_settings, thread_count
+from kvgraft.engines.transformers.settings import (
+    implementations,
+    kernel_packages,
+    kernel_settings,
+    thread_count,
+)
 from kvgraft.engines.transformers.tokenizer import TransformersTokenizer
 from kvgraft.errors import (
     EngineError,
@@ -72,6 +77,7 @@ class TransformersEngine:
         self._body = Body(model, self.device)
         self.threads = thread_count()
         self._settings = kernel_settings(self.device)
+        self._implementations = implementations(model.config)
         self.spec, self._head = probe(model, self._body)
         # Padding would enter recurrent states, so there tails run in their own length.
         recurrent = any(layer.states for layer in self.spec.layers)
@@ -93,13 +99,14 @@ class TransformersEngine:
             {
                 "engine": self.name,
                 "engine_version": f"transformers-{transformers.__version__}"
-                f"/torch-{torch.__version__}/{digest_json(torch.__config__.show())[:16]}",
+                f"/torch-{torch.__version__}/{digest_json(torch.__config__.show())[:16]}"
+                f"/kernels-{kernel_packages()}",
                 "weights": weights_digest,
                 "config": digest_json(config),
                 "adapters": "none",
                 "dtype": dtype,
                 "kv_dtype": "/".join(self.spec.dtypes),
-                "attention": str(self._model.config._attn_implementation),
+                "attention": self._implementations,
                 "device": f"{device}/{self._settings}",
                 "threads": str(self.threads),
                 "plan": self.form.name,
@@ -122,6 +129,12 @@ class TransformersEngine:
                 f"torch runs {thread_count()} threads, the fingerprint says {self.threads}:"
                 " other thread counts give other bits",
                 hint="leave torch.set_num_threads alone after opening an engine",
+            )
+        if (chosen := implementations(self._model.config)) != self._implementations:
+            raise EngineError(
+                f"the model's implementations are {chosen}, the fingerprint says"
+                f" {self._implementations}: other ones give other bits",
+                hint="choose attention and experts before an engine is made",
             )
         if (settings := kernel_settings(self.device)) != self._settings:
             raise EngineError(
