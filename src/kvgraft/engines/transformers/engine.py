@@ -212,6 +212,7 @@ def load(
     paranoid: bool = False,
     cache: Path,
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
+    form: PlanForm = PLAN,
 ) -> TransformersEngine:
     """Load a model folder (config.json, *.safetensors, tokenizer files).
 
@@ -257,7 +258,11 @@ def load(
             hint="check that config.json, *.safetensors and tokenizer.json are whole",
         ) from error
     return TransformersEngine(
-        model, _tokenizer_of(model, tokenizer), source=source, weights_digest=digest
+        model,
+        _tokenizer_of(model, tokenizer),
+        source=source,
+        weights_digest=digest,
+        form=form,
     )
 
 
