@@ -61,6 +61,18 @@ def test_a_prediction_is_a_time(seen: list[tuple[float, float]]) -> None:
         assert found >= 0
 
 
+def test_short_loads_keep_their_precision_beside_long_ones() -> None:
+    line = Line()
+    for _ in range(3):  # a line that reads small things one by one, and large ones in parallel
+        for x in (1, 2, 4, 8):
+            line.add(x, 0.02 + 0.01 * x)
+        for x in (64, 128, 256, 512):
+            line.add(x, 0.02 + 0.005 * x)
+    for x in (1, 2, 4):
+        assert line.at(x) == pytest.approx(0.02 + 0.01 * x, rel=0.25)
+    assert line.at(512) == pytest.approx(0.02 + 0.005 * 512, rel=0.25)
+
+
 def test_older_observations_fade() -> None:
     line = Line()
     for seconds in [1.0] * 300 + [2.0] * 300:
@@ -116,8 +128,8 @@ NO_RATES = (
     damaged(wait=1),
     damaged(x="1"),
     damaged(x=float("nan")),
-    damaged(weight=9.0, x=0.0, y=-1.0),
-    damaged(weight=9.0, x=1e300),
+    damaged(count=9.0, weight=9.0, x=0.0, y=-1.0),
+    damaged(count=9.0, weight=9.0, x=1e300),
     damaged(weight=10**400),
 )
 

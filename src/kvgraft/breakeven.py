@@ -18,6 +18,7 @@ _KEEP = 0.98
 _ENOUGH = 4.0
 # While computing is chosen, one load in so many is made all the same: a store may have become fast.
 _EXPLORE = 16
+_SHORTEST_SECONDS = 1e-4  # below it, a clock's own error would rule
 _ABSURD = 1e30  # no sum of bytes squared gets there
 
 
@@ -32,8 +33,13 @@ class Load(Enum):
 
 @dataclass
 class Line:
-    """A straight line through observations `(x, seconds)`, older ones fading."""
+    """A straight line through observations `(x, seconds)`, older ones fading.
 
+    It is fitted to relative errors: a long load that is a tenth off must not cost a short one, for
+    which the question is open, all of its precision.
+    """
+
+    count: float = 0.0
     weight: float = 0.0
     x: float = 0.0
     y: float = 0.0
@@ -42,6 +48,8 @@ class Line:
 
     def add(self, x: float, seconds: float) -> None:
         """Note an observation."""
+        share = 1.0 / max(seconds, _SHORTEST_SECONDS) ** 2
+        self.count = self.count * _KEEP + 1.0
         for name, value in (
             ("weight", 1.0),
             ("x", x),
@@ -49,7 +57,7 @@ class Line:
             ("xx", x * x),
             ("xy", x * seconds),
         ):
-            setattr(self, name, getattr(self, name) * _KEEP + value)
+            setattr(self, name, getattr(self, name) * _KEEP + value * share)
 
     def at(self, x: float) -> float | None:
         """Predicted seconds; None where too little was seen.
@@ -57,7 +65,7 @@ class Line:
         Costs do not fall as sizes grow: a slope that noise made negative counts as none, and so
         does an intercept below zero.
         """
-        if self.weight < _ENOUGH:
+        if self.count < _ENOUGH or not self.weight:
             return None
         mean_x, mean_y = self.x / self.weight, self.y / self.weight
         spread = self.xx / self.weight - mean_x**2
