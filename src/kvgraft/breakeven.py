@@ -72,7 +72,7 @@ class Line:
         if spread <= 1e-9 * max(self.xx / self.weight, 1.0):
             return mean_y  # one size alone was seen
         slope = max(0.0, (self.xy / self.weight - mean_x * mean_y) / spread)
-        if mean_x > 0 and slope * mean_x > mean_y:
+        if slope * mean_x > mean_y:
             slope = mean_y / mean_x
         return max(0.0, mean_y + slope * (x - mean_x))
 
