@@ -21,7 +21,7 @@ from kvgraft.identity import Fingerprint
 from kvgraft.library.problem import Problem
 from kvgraft.library.records import Library
 from kvgraft.library.solve import Effort, Outcome, solve_all
-from kvgraft.library.verify.base import Verdict, Verifier
+from kvgraft.library.verify.base import Case, Verdict, Verifier
 from kvgraft.library.verify.exact import ExactVerifier
 from kvgraft.library.workspace import PUBLIC, Workspace
 from kvgraft.prompt import CUES
@@ -160,11 +160,13 @@ class Judge:
     before: Callable[[str], None] = lambda trace: None
     name: str = "judge"
     version: str = "1"
+    spec: str = "judge"
+    needs: frozenset[str] = frozenset({"expected"})
 
-    def verify(self, *, problem: str, trace: str, expected: str | None) -> Verdict:
+    def verify(self, case: Case, trace: str) -> Verdict:
         self.seen.append(trace)
         self.before(trace)
-        verdict = ExactVerifier().verify(problem=problem, trace=trace, expected=expected)
+        verdict = ExactVerifier().verify(case, trace)
         return Verdict(
             verdict.passed, verdict.grade, verdict.answer, self.name, self.version, verdict.evidence
         )

@@ -141,7 +141,7 @@ def test_a_bad_line_is_named(write: Write, bad: str) -> None:
 def test_a_misspelt_key_is_named_and_the_known_ones_too(write: Write) -> None:
     with pytest.raises(InputError, match="unknown keys anwser, sytem") as caught:
         read_problems(write('{"problem": "a", "sytem": "s", "anwser": "2"}'))
-    assert "'answer', 'id', 'problem', 'question', 'system'" in caught.value.hint
+    assert "'answer', 'checks', 'id', 'problem', 'question', 'system'" in caught.value.hint
 
 
 @pytest.mark.parametrize(

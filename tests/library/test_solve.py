@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,7 @@ from kvgraft.errors import InputError, UsageError, VerifierError
 from kvgraft.library.ask import ask
 from kvgraft.library.problem import Problem
 from kvgraft.library.solve import Effort, Outcome, run_key, solve_all
-from kvgraft.library.verify.base import Verdict
+from kvgraft.library.verify.base import Case, Verdict
 from kvgraft.library.verify.command import CommandVerifier
 from kvgraft.library.verify.exact import ExactVerifier
 from kvgraft.library.workspace import Workspace
@@ -102,7 +101,7 @@ def test_a_generation_that_was_cut_off_is_never_kept(
     (outcome,) = run(workspace, judge=judge)
     assert (outcome.state, outcome.deposit_id, outcome.answer) == ("unsolved", None, None)
     assert judge.seen == []  # it is not even looked at, whatever it says
-    assert ExactVerifier().verify(problem="", trace=right_but_endless[:100], expected="4").passed
+    assert ExactVerifier().verify(Case("", "4"), right_but_endless[:100]).passed
     assert workspace.library.count(status=None) == 0
     assert outcome.cost.decode_tokens == 3 * 101
 
@@ -115,7 +114,7 @@ def test_nothing_is_kept_that_the_verifier_did_not_pass(workspace: Workspace) ->
 
 def test_a_pass_without_an_answer_is_not_kept(workspace: Workspace) -> None:
     class Blind(Judge):
-        def verify(self, **given: Any) -> Verdict:
+        def verify(self, case: Case, trace: str) -> Verdict:
             return Verdict(True, "proved", None, "blind", "1", {})
 
     assert states(run(workspace, judge=Blind())) == ["unsolved"]

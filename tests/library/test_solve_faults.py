@@ -16,7 +16,7 @@ from kvgraft.errors import StoreFull, StoreReadOnly
 from kvgraft.library.ask import ask
 from kvgraft.library.records import Library
 from kvgraft.library.solve import Effort
-from kvgraft.library.verify.base import Verdict
+from kvgraft.library.verify.base import Case, Verdict
 from kvgraft.library.workspace import Workspace
 from kvgraft.prompt import CUES
 from library.scripted import (
@@ -57,8 +57,8 @@ def test_another_models_deposit_does_not_stand_in_for_this_ones(tmp_path: Path) 
 
 def test_evidence_that_is_long_twice_is_shortened_and_kept(workspace: Workspace) -> None:
     class Wordy(Judge):
-        def verify(self, **given: Any) -> Verdict:
-            verdict = super().verify(**given)
+        def verify(self, case: Case, trace: str) -> Verdict:
+            verdict = super().verify(case, trace)
             evidence = {
                 **verdict.evidence,
                 "words": "\u00e9" * (limits.MAX_EVIDENCE_CHARS // 6 - 60),

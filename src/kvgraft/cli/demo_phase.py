@@ -111,7 +111,7 @@ def _ask(
     memory: Memory, problem: Problem, verifier: Verifier, job: dict[str, Any], stage: str
 ) -> dict[str, Any]:
     answer = memory.ask(problem, max_new_tokens=job["max_tokens"])
-    right = verifier.verify(problem=problem.text, trace=answer.text, expected=problem.expected)
+    right = verifier.verify(problem.case(), answer.text)
     tell({"stage": stage, "done": 1, "total": 1})
     return {
         "id": problem.id,

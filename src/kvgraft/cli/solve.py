@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from kvgraft.api import Memory
     from kvgraft.library.problem import Problem
     from kvgraft.library.solve import Outcome
+    from kvgraft.library.verify.base import Verifier
 
 _RESUME = "run the same command again: what is finished is kept and not done again"
-_NEED_ANSWERS = ("math", "exact")
 _ID_COLUMNS, _ANSWER_COLUMNS = 24, 20
 
 
@@ -87,9 +87,9 @@ def solve_command(
 
     # What can be refused is refused before a model is loaded.
     problems = read_problems(file)
-    _need_answers(verifier, problems, file)
     effort = Effort(attempts, max_tokens, Sampling(temperature, top_p, seed))
     judge = make_verifier(verifier)
+    _need_answers(judge, problems, file)
     chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     lines = None if as_json else _Lines(problems)
     outcomes: list[Outcome] = []
@@ -125,14 +125,14 @@ def _resumable(outcomes: list[Outcome], count: int) -> Iterator[None]:
         raise Stopped(error, as_document(outcomes), hint) from error
 
 
-def _need_answers(verifier: str, problems: list[Problem], file: Path) -> None:
+def _need_answers(verifier: Verifier, problems: list[Problem], file: Path) -> None:
     """Refuse at once what would end the run at the first problem without an answer."""
-    if verifier not in _NEED_ANSWERS:
+    if "expected" not in verifier.needs:
         return
     without = [problem.id for problem in problems if not (problem.expected or "").strip()]
     if without:
         raise InputError(
-            f"the verifier {verifier!r} needs an answer to each problem; "
+            f"the verifier {verifier.name!r} needs an answer to each problem; "
             f"{len(without)} have none, the first is {without[0]!r}",
             where=str(file),
             hint='add "answer": "..." to the line, or choose a verifier that needs none',

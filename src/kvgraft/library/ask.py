@@ -162,7 +162,7 @@ def _fresh(
     grade, answer = "none", found.answer if found else None
     provenance = {"model": engine.model, "fingerprint": engine.fingerprint.hex}
     if verifier is not None and decoded.finished:
-        verdict = verifier.verify(problem=problem.text, trace=text, expected=problem.expected)
+        verdict = verifier.verify(problem.case(), text)
         grade = verdict.grade if verdict.passed else "none"
         answer = verdict.answer
         provenance |= {"verifier": verifier.name, "verifier_version": verifier.version}

@@ -1,29 +1,31 @@
 """Problems, and the JSONL files they come in.
 
 One JSON object a line: `problem` (or `question`): text; optional `answer`: the key a verifier may
-compare with, as text or number; optional `id`; optional `system`: the system text. A number stays
-as it is written: no digit of it is lost.
+compare with, as text or number; optional `checks`: an object with what other verifiers take
+(`tests`, `constraints`, `schema`, ...); optional `id`; optional `system`: the system text. A number
+stays as it is written: no digit of it is lost; inside `checks` numbers are those of JSON.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from kvgraft.errors import InputError, LimitExceeded
 from kvgraft.library.address import canonical_text
+from kvgraft.library.verify.base import Case
 from kvgraft.limits import MAX_PROBLEM_LINE_BYTES, MAX_PROBLEMS
 
-_KNOWN = {"problem", "question", "answer", "id", "system"}
+_KNOWN = {"problem", "question", "answer", "checks", "id", "system"}
 
 
 @dataclass(frozen=True)
 class Problem:
     """`text` and `system` are held in canonical form, whatever was given: what is addressed is
-    what is tokenised. `expected` is never shown to the model.
+    what is tokenised. `expected` and `checks` are never shown to the model.
 
     Raises:
         InputError: text that `canonical_text` refuses.
@@ -33,12 +35,17 @@ class Problem:
     text: str
     expected: str | None = None
     system: str | None = None
+    checks: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         put = object.__setattr__  # the dataclass is frozen; this is its constructor
         put(self, "text", canonical_text(self.text))
         if self.system is not None:
             put(self, "system", canonical_text(self.system))
+
+    def case(self, peers: Sequence[str] = ()) -> Case:
+        """What a verifier gets to see of it; `peers`: texts of other attempts at it."""
+        return Case(self.text, self.expected, self.checks, tuple(peers))
 
 
 class _Number(str):
@@ -118,11 +125,27 @@ def _parse(line: str, number: int, where: str) -> Problem:
         raise InputError("`system` is not text", where=where)
     id = _plain(data.get("id"), "id", where) or str(number)
     expected = _plain(data.get("answer"), "answer", where)
+    checks = _json_numbers(data.get("checks", {}))
+    if not isinstance(checks, dict):
+        raise InputError(
+            "`checks` is not an object", where=where, hint='"checks": {"tests": [...]}'
+        )
     try:
-        return Problem(id, text, expected, system)
+        return Problem(id, text, expected, system, checks)
     except InputError as error:
         place = ", ".join(filter(None, (where, error.where)))
         raise InputError(error.what, where=place, hint=error.hint) from error
+
+
+def _json_numbers(value: Any) -> Any:
+    """`value` with its numbers as JSON reads them."""
+    if isinstance(value, _Number):
+        return json.loads(value)
+    if isinstance(value, list):
+        return [_json_numbers(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _json_numbers(item) for name, item in value.items()}
+    return value
 
 
 def _is_text(value: Any) -> TypeGuard[str]:

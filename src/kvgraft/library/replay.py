@@ -152,9 +152,7 @@ def _with_replay(
     for cue, joint in answer_prefixes(tokenizer, new.prompt, new.trace, new.answer):
         # A trial: its tail is not worth a file before the answer is right.
         trial = replay(workspace, joint.ids, Keep.BLOCKS)
-        restated = verifier.verify(
-            problem=problem.text, trace=f"Final Answer: {trial.text}", expected=problem.expected
-        )
+        restated = verifier.verify(problem.case(), f"Final Answer: {trial.text}")
         if trial.decoded.finished and restated.passed and restated.answer is not None:
             candidate = replace(new, cue=cue, token_ids=joint.ids)
             return _captured(workspace, candidate, trial, restated)

@@ -61,9 +61,9 @@ def run_key(workspace: Workspace, verifier: Verifier, effort: Effort) -> str:
 
 
 def problem_key(workspace: Workspace, problem: Problem) -> str:
-    """Names a problem in a run. With another answer to compare with, it is to be solved again."""
+    """Names a problem in a run. With another key or other checks, it is to be solved again."""
     address = workspace.space(problem.system).address(problem.text)
-    return digest_json([address.hex(), problem.expected])
+    return digest_json([address.hex(), problem.expected, dict(problem.checks)])
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _attempt(
 
     def judge(lane: int, decoded: Decoded) -> bool:
         trace = engine.tokenizer.decode(decoded.ids)
-        verdict = verifier.verify(problem=problem.text, trace=trace, expected=problem.expected)
+        verdict = verifier.verify(problem.case(), trace)
         if verdict.passed and verdict.answer is not None:
             passed.append((trace, verdict))
         return bool(passed)

@@ -16,14 +16,14 @@ import pytest
 
 from kvgraft import limits
 from kvgraft.errors import UsageError
-from kvgraft.library.verify.base import Verdict, make_verifier
+from kvgraft.library.verify.base import Case, Verdict, make_verifier
 from kvgraft.library.verify.command import CommandVerifier
 
 TRACE = r"Thus \boxed{72}."
 
 
 def judge(verifier: CommandVerifier, trace: str = TRACE, expected: str | None = "72") -> Verdict:
-    return verifier.verify(problem="How much?", trace=trace, expected=expected)
+    return verifier.verify(Case("How much?", expected), trace)
 
 
 def shell(script: str, seconds: float = 30.0) -> CommandVerifier:
@@ -51,10 +51,16 @@ def test_the_program_is_told_everything(tmp_path: Path) -> None:
     seen = tmp_path / "seen.json"
     verifier = make_verifier(f"command:sh -c {shlex.quote(f'cat > {seen}')}")
     trace = "A\ud800\u00e9\n" + TRACE
-    assert verifier.verify(problem="How much?", trace=trace, expected=None).passed
+    assert verifier.verify(Case("How much?"), trace).passed
     request = json.loads(seen.read_text())
-    assert request == {"problem": "How much?", "trace": trace, "answer": "72", "expected": None}
-    verifier.verify(problem="", trace="no idea", expected="5")
+    assert request == {
+        "problem": "How much?",
+        "trace": trace,
+        "answer": "72",
+        "expected": None,
+        "checks": {},
+    }
+    verifier.verify(Case("", "5"), "no idea")
     request = json.loads(seen.read_text())
     assert request == {"problem": "", "trace": "no idea", "answer": None, "expected": "5"}
 
@@ -144,7 +150,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     script = (
         "from kvgraft.library.verify.command import CommandVerifier\n"
         f"command = ['sh', '-c', 'echo $$ > {pid_file}; sleep 60']\n"
-        "CommandVerifier(command).verify(problem='', trace='5', expected=None)\n"
+        "from kvgraft.library.verify.base import Case\n"
+        "CommandVerifier(command).verify(Case(''), '5')\n"
     )
     for how in (signal.SIGINT, signal.SIGKILL):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvgraft.errors import MissingExtra, VerifierError
+from kvgraft.library.verify.base import Case
 from kvgraft.library.verify.math import MathVerifier
 from library.verify.cases import own_pairs, shared_pairs
 
@@ -28,7 +29,7 @@ def math() -> Iterator[MathVerifier]:
 
 
 def judge(verifier: MathVerifier, gold: str, given: str):
-    return verifier.verify(problem="", trace=given, expected=gold)
+    return verifier.verify(Case("", gold), given)
 
 
 @pytest.mark.parametrize("pair", own_pairs(), ids=lambda pair: f"{pair['gold']} | {pair['given']}")
@@ -67,7 +68,7 @@ def test_what_a_verdict_says(math: MathVerifier) -> None:
 @pytest.mark.parametrize("expected", [None, "", "  \n"])
 def test_it_needs_a_gold_answer(math: MathVerifier, expected: str | None) -> None:
     with pytest.raises(VerifierError, match="expected"):
-        math.verify(problem="", trace="5", expected=expected)
+        math.verify(Case("", expected), "5")
 
 
 def test_integers_of_5000_digits(math: MathVerifier) -> None:
@@ -173,7 +174,8 @@ def test_a_program_that_forgets_to_close_leaves_nothing() -> None:
     script = (
         "from kvgraft.library.verify.math import MathVerifier\n"
         "verifier = MathVerifier()\n"
-        "assert verifier.verify(problem='', trace='5', expected='5').passed\n"
+        "from kvgraft.library.verify.base import Case\n"
+        "assert verifier.verify(Case('', '5'), '5').passed\n"
         "print(verifier._worker.pid, flush=True)\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -186,9 +188,9 @@ def test_a_program_that_forgets_to_close_leaves_nothing() -> None:
 def test_sympy_stays_out_of_this_process(math: MathVerifier) -> None:
     script = (
         "import sys\n"
-        "from kvgraft.library.verify.base import make_verifier\n"
+        "from kvgraft.library.verify.base import Case, make_verifier\n"
         "verifier = make_verifier('math')\n"
-        "assert verifier.verify(problem='', trace='5', expected='5').passed\n"
+        "assert verifier.verify(Case('', '5'), '5').passed\n"
         "verifier.close()\n"
         "assert not {'sympy', 'math_verify'} & set(sys.modules)\n"
     )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kvgraft import limits
 from kvgraft.errors import LimitExceeded, UsageError, VerifierError
-from kvgraft.library.verify.base import Verdict, beginning, make_verifier, summary
+from kvgraft.library.verify.base import Case, Verdict, beginning, make_verifier, summary
 from kvgraft.library.verify.exact import ExactVerifier
 from kvgraft.library.verify.regex import RegexVerifier
 
@@ -105,7 +105,7 @@ def test_summaries_are_short(text: str) -> None:
     ],
 )
 def test_exact(gold: str, trace: str, passed: bool) -> None:
-    verdict = ExactVerifier().verify(problem="", trace=trace, expected=gold)
+    verdict = ExactVerifier().verify(Case("", gold), trace)
     assert verdict.passed is passed
     assert verdict.grade == "proved" if passed else verdict.grade in ("proved", "none")
     if passed:
@@ -116,14 +116,14 @@ def test_exact(gold: str, trace: str, passed: bool) -> None:
 @pytest.mark.parametrize("expected", [None, " "])
 def test_exact_needs_a_gold_answer(expected: str | None) -> None:
     with pytest.raises(VerifierError, match="expected"):
-        ExactVerifier().verify(problem="", trace="5", expected=expected)
+        ExactVerifier().verify(Case("", expected), "5")
 
 
 def test_exact_takes_no_time_over_a_run_of_combining_marks() -> None:
     started = time.monotonic()
     marks = "\u0301\u0316" * 1_000_000
-    assert not ExactVerifier().verify(problem="", trace="a" + marks, expected="5").passed
-    assert not ExactVerifier().verify(problem="", trace=f"\\boxed{{a{marks}}}", expected="5").passed
+    assert not ExactVerifier().verify(Case("", "5"), "a" + marks).passed
+    assert not ExactVerifier().verify(Case("", "5"), f"\\boxed{{a{marks}}}").passed
     assert time.monotonic() - started < 20
 
 
@@ -141,7 +141,7 @@ def test_exact_takes_no_time_over_a_run_of_combining_marks() -> None:
     ],
 )
 def test_regex_matches_the_whole_answer(pattern: str, trace: str, passed: bool) -> None:
-    verdict = RegexVerifier(pattern).verify(problem="", trace=trace, expected=None)
+    verdict = RegexVerifier(pattern).verify(Case(""), trace)
     assert verdict.passed is passed
     assert verdict.evidence["pattern"] == pattern
 
@@ -150,14 +150,14 @@ def test_a_pattern_that_explodes_is_stopped() -> None:
     verifier = RegexVerifier("(a|aa)+$", seconds=0.3)
     started = time.monotonic()
     trace = f"\\boxed{{{'a' * 100}b}}"
-    verdict = verifier.verify(problem="", trace=trace, expected=None)
+    verdict = verifier.verify(Case(""), trace)
     assert time.monotonic() - started < 10
     assert (verdict.passed, verdict.grade) == (False, "none")
     assert "TimeoutError" in verdict.evidence["failure"]
-    assert RegexVerifier("a+").verify(problem="", trace=r"\boxed{aa}", expected=None).passed
+    assert RegexVerifier("a+").verify(Case(""), r"\boxed{aa}").passed
 
 
 def test_an_answer_over_the_cap_is_not_matched() -> None:
     trace = f"\\boxed{{{'a' * (limits.MAX_ANSWER_CHARS + 1)}}}"
-    verdict = RegexVerifier("a+").verify(problem="", trace=trace, expected=None)
+    verdict = RegexVerifier("a+").verify(Case(""), trace)
     assert not verdict.passed

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvgraft import limits
@@ -59,6 +59,21 @@ class Verdict:
             )
 
 
+@dataclass(frozen=True)
+class Case:
+    """A problem as a verifier sees it.
+
+    `expected` is the key, for verifiers that compare with one. `checks` is what other kinds of
+    check take, by their names ("tests", "constraints", "schema", ...), as JSON. `peers` are the
+    texts of other attempts at the same problem, made without sight of this one.
+    """
+
+    problem: str
+    expected: str | None = None
+    checks: Mapping[str, Any] = field(default_factory=dict)
+    peers: tuple[str, ...] = ()
+
+
 class Verifier(Protocol):
     """Judges one trace at a time. Its own crash or time-out is a verdict that did not pass, with
     the reason under `failure` in the evidence: one bad trace never loses a batch."""
@@ -67,14 +82,22 @@ class Verifier(Protocol):
     def name(self) -> str: ...
 
     @property
+    def spec(self) -> str:
+        """What `make_verifier` makes it from."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What of a `Case` it cannot do without: "expected", "peers", or names of checks."""
+
+    @property
     def version(self) -> str:
         """Changes whenever the same trace may get another verdict."""
 
-    def verify(self, *, problem: str, trace: str, expected: str | None) -> Verdict:
+    def verify(self, case: Case, trace: str) -> Verdict:
         """The verdict on `trace`, the whole text that the model wrote.
 
         Raises:
-            VerifierError: the verifier needs `expected` and there is none.
+            VerifierError: the case lacks something that is in `needs`.
         """
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ from typing import IO, Any
 from kvgraft import limits
 from kvgraft.errors import UsageError
 from kvgraft.library.verify.base import (
+    Case,
     Verdict,
     beginning,
     summary,
@@ -34,16 +35,17 @@ class CommandVerifier:
     """Runs `argv` for each trace, without a shell; exit status 0 passes, every other fails.
 
     The program reads one JSON object from standard input: `problem`, `trace`, `answer` (the
-    extracted answer, or null) and `expected` (or null). It runs in a session of its own for at most
-    `seconds` of wall time; when it ends or is late, it and all its descendants are killed, those
-    that left its process group too where the system can tell (Linux). The start of what it prints
-    is kept as evidence; what it prints decides nothing.
+    extracted answer, or null), `expected` (or null) and `checks`. It runs in a session of its own
+    for at most `seconds` of wall time; when it ends or is late, it and all its descendants are
+    killed, those that left its process group too where the system can tell (Linux). The start of
+    what it prints is kept as evidence; what it prints decides nothing.
 
     Raises:
         UsageError: no program is named, or there is none of that name that can be run.
     """
 
     name = "command"
+    needs: frozenset[str] = frozenset()
 
     def __init__(self, argv: Sequence[str], *, seconds: float = limits.COMMAND_SECONDS) -> None:
         if not argv or not argv[0]:
@@ -55,10 +57,11 @@ class CommandVerifier:
             raise UsageError("no such program, or it cannot be run", where=argv[0])
         # The full path: what runs does not change with a later change of folder.
         self._argv = [str(Path(program).absolute()), *argv[1:]]
+        self.spec = f"command:{shlex.join(self._argv)}"
         self.version = version_of("1", *self._argv)
         self._seconds = seconds
 
-    def verify(self, *, problem: str, trace: str, expected: str | None) -> Verdict:
+    def verify(self, case: Case, trace: str) -> Verdict:
         """The verdict on `trace`.
 
         A program that was late or died by a signal came to no verdict: a fail of grade "none".
@@ -68,12 +71,13 @@ class CommandVerifier:
             return without_answer(self, trace, evidence)
         found = extract(trace)
         answer = None if found is None else found.answer
-        evidence |= {"gold": expected and summary(expected), "given": answer and summary(answer)}
+        evidence |= {
+            "gold": case.expected and summary(case.expected),
+            "given": answer and summary(answer),
+        }
         started = time.monotonic()
         try:
-            report, outputs = self._run(
-                {"problem": problem, "trace": trace, "answer": answer, "expected": expected}
-            )
+            report, outputs = self._run(_request(case, trace, answer))
         except OSError as error:
             report, outputs = {"failure": f"{type(error).__name__}: {error}"}, {}
         evidence |= {"seconds": round(time.monotonic() - started, 6), **outputs}
@@ -133,6 +137,16 @@ class CommandVerifier:
             report = _object(report_pipe.read(65_536))
         starts = [output.start() for output in outputs]
         return report, dict(zip(("stdout", "stderr"), starts, strict=True))
+
+
+def _request(case: Case, trace: str, answer: str | None) -> dict[str, Any]:
+    return {
+        "problem": case.problem,
+        "trace": trace,
+        "answer": answer,
+        "expected": case.expected,
+        "checks": dict(case.checks),
+    }
 
 
 class _Drain:

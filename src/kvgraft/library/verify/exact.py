@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-from kvgraft.library.verify.base import Verdict, need_expected, summary, without_answer
+from kvgraft.library.verify.base import Case, Verdict, need_expected, summary, without_answer
 from kvgraft.library.verify.extract import extract
 
 
@@ -17,16 +17,17 @@ class ExactVerifier:
     anything further is a question of meaning, which is for other verifiers.
     """
 
-    name = "exact"
+    name = spec = "exact"
+    needs = frozenset({"expected"})
     version = "1"
 
-    def verify(self, *, problem: str, trace: str, expected: str | None) -> Verdict:
+    def verify(self, case: Case, trace: str) -> Verdict:
         """The verdict on `trace`.
 
         Raises:
-            VerifierError: `expected` is None or blank.
+            VerifierError: `case.expected` is None or blank.
         """
-        gold = _canonical(need_expected(self.name, expected))
+        gold = _canonical(need_expected(self.name, case.expected))
         found = extract(trace)
         whole = trace.strip()
         evidence: dict[str, Any] = {"method": "key", "gold": summary(gold)}

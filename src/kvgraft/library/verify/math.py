@@ -8,7 +8,7 @@ from typing import Any
 
 from kvgraft import limits
 from kvgraft.errors import MissingExtra
-from kvgraft.library.verify.base import Verdict, need_expected, summary, without_answer
+from kvgraft.library.verify.base import Case, Verdict, need_expected, summary, without_answer
 from kvgraft.library.verify.extract import extract
 from kvgraft.library.verify.worker import Worker
 
@@ -24,7 +24,8 @@ class MathVerifier:
         MissingExtra: `math-verify` is not installed.
     """
 
-    name = "math"
+    name = spec = "math"
+    needs = frozenset({"expected"})
 
     def __init__(
         self,
@@ -51,13 +52,13 @@ class MathVerifier:
         """Ours, and those of the packages that decide."""
         return self._version
 
-    def verify(self, *, problem: str, trace: str, expected: str | None) -> Verdict:
+    def verify(self, case: Case, trace: str) -> Verdict:
         """The verdict on `trace`.
 
         Raises:
-            VerifierError: `expected` is None or blank.
+            VerifierError: `case.expected` is None or blank.
         """
-        gold = need_expected(self.name, expected)
+        gold = need_expected(self.name, case.expected)
         evidence: dict[str, Any] = {"method": "key", "gold": summary(gold)}
         found = extract(trace)
         if found is None:

@@ -9,7 +9,7 @@ import regex
 
 from kvgraft import limits
 from kvgraft.errors import UsageError
-from kvgraft.library.verify.base import Verdict, summary, version_of, without_answer
+from kvgraft.library.verify.base import Case, Verdict, summary, version_of, without_answer
 from kvgraft.library.verify.extract import extract
 
 
@@ -24,6 +24,7 @@ class RegexVerifier:
     """
 
     name = "regex"
+    needs: frozenset[str] = frozenset()
 
     def __init__(self, pattern: str, *, seconds: float = limits.REGEX_SECONDS) -> None:
         if not pattern:
@@ -32,10 +33,11 @@ class RegexVerifier:
             self._pattern = regex.compile(pattern)
         except (regex.error, OverflowError, RecursionError) as error:
             raise UsageError(f"the pattern does not compile: {error}", where=pattern) from error
+        self.spec = f"regex:{pattern}"
         self.version = version_of("1", pattern)
         self._seconds = seconds
 
-    def verify(self, *, problem: str, trace: str, expected: str | None) -> Verdict:
+    def verify(self, case: Case, trace: str) -> Verdict:
         """The verdict on `trace`. Raises nothing."""
         found = extract(trace)
         evidence: dict[str, Any] = {"method": "regex", "pattern": summary(self._pattern.pattern)}
