@@ -229,3 +229,17 @@ def test_a_problem_holds_canonical_text_or_is_refused(text: str, system: str | N
 def test_a_problem_does_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         Problem("1", "a").text = "b"  # type: ignore[misc]
+
+
+def test_checks_are_json_and_their_numbers_are_numbers(write: Write) -> None:
+    line = '{"problem": "a", "checks": {"tests": [{"args": [1, 2.5], "x": {"y": [3]}}]}}'
+    (problem,) = read_problems(write(line))
+    assert problem.checks == {"tests": [{"args": [1, 2.5], "x": {"y": [3]}}]}
+    (number,) = problem.checks["tests"][0]["x"]["y"]
+    assert type(number) is int
+    assert problem.case(["b"]).checks == problem.checks
+
+
+def test_checks_that_are_no_object_are_refused(write: Write) -> None:
+    with pytest.raises(InputError, match="`checks` is not an object"):
+        read_problems(write('{"problem": "a", "checks": [1]}'))

@@ -60,9 +60,11 @@ def test_the_program_is_told_everything(tmp_path: Path) -> None:
         "expected": None,
         "checks": {},
     }
-    verifier.verify(Case("", "5"), "no idea")
+    tests = {"tests": [1.5]}
+    verifier.verify(Case("", "5", tests), "no idea")
     request = json.loads(seen.read_text())
-    assert request == {"problem": "", "trace": "no idea", "answer": None, "expected": "5"}
+    unknown = {"problem": "", "trace": "no idea", "answer": None, "expected": "5"}
+    assert request == {**unknown, "checks": tests}
 
 
 def test_a_long_trace_that_nobody_reads() -> None:
