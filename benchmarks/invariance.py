@@ -44,7 +44,7 @@ def subjects() -> list[str]:
 
 def open_subject(name: str, threads: int) -> tuple[Any, list[int]]:
     """The engine, and a prompt for it."""
-    from invariance_cases import TOKENS
+    from invariance_cases import prompt_tokens
 
     engine, model, dtype = name.split("/")
     if not model.startswith("family:"):
@@ -53,7 +53,7 @@ def open_subject(name: str, threads: int) -> tuple[Any, list[int]]:
 
         options = {} if engine == "llamacpp" else {"dtype": DTYPES[dtype]}
         opened: Any = open_engine(model, engine=engine, threads=threads, **options)
-        return opened, prompt_ids(opened, TOKENS)
+        return opened, prompt_ids(opened, prompt_tokens(opened.form.block))
     import numpy as np
     import torch
 
@@ -61,7 +61,7 @@ def open_subject(name: str, threads: int) -> tuple[Any, list[int]]:
 
     torch.set_num_threads(threads)
     opened = engine_of(model.removeprefix("family:"), dtype)
-    ids = np.random.default_rng(0).integers(3, opened.vocabulary, TOKENS)
+    ids = np.random.default_rng(0).integers(3, opened.vocabulary, prompt_tokens(opened.form.block))
     return opened, [int(token) for token in ids]
 
 

@@ -25,7 +25,7 @@ from kvgraft.store.chunks import ChunkStore
 from kvgraft.store.index import Index
 from kvgraft.store.memory import MemoryStore
 
-TOKENS = 300  # one block of 256 and a tail
+TOKENS, TAIL_TOKENS = 300, 44  # a prompt has a block and a tail, and no less than that
 LAST_ROWS = 12  # of a prompt, that are compared
 ROUNDS = 3
 LANES, STEPS = 4, 4
@@ -33,6 +33,11 @@ LANES, STEPS = 4, 4
 MULTIPLES, ELSEWHERE = (32, 64, 128), (17, 100)
 
 Found = dict[str, Any]
+
+
+def prompt_tokens(block: int) -> int:
+    """How long a prompt is, of an engine with this block."""
+    return max(TOKENS, block + TAIL_TOKENS)
 
 
 class Subject:
@@ -45,9 +50,9 @@ class Subject:
         self.padded = bool(engine.form.rungs)
         self._times = times
 
-    def open(self, tokens: int = TOKENS) -> Context:
+    def open(self) -> Context:
         """An empty context with room for more than the prompt."""
-        return self.engine.open_context(tokens + 8 * STEPS)
+        return self.engine.open_context(len(self.ids) + 8 * STEPS)
 
     def rows(self, ids: np.ndarray, rows: int, count: int) -> np.ndarray:
         """The first `count` rows of one call from position 0, in a shape of `rows` rows: float32
@@ -75,11 +80,11 @@ class Subject:
         shown = [rows for rows in out if rows is not None]
         return np.concatenate(shown)[-LAST_ROWS:] if shown else None
 
-    def prompt(self, tokens: int = TOKENS, cut: int = 0) -> tuple[np.ndarray, np.ndarray | None]:
+    def prompt(self, cut: int = 0) -> tuple[np.ndarray, np.ndarray | None]:
         """Next-token logits float32 `[vocab]` of the prompt, and hidden states of its last rows."""
         context = self.open()
         try:
-            rows = self.run_all(context, tokens, cut)
+            rows = self.run_all(context, len(self.ids), cut)
             return context.logits().copy(), rows
         finally:
             context.close()
@@ -213,10 +218,10 @@ def _planned(subject: Subject, store: ChunkStore | None, keep: Keep) -> tuple[np
 def decoded(subject: Subject) -> Found:
     """The last token decoded at batch 1 against the same token's row in a call. The price is that
     of decoding one token, over a call of one."""
-    tokens = TOKENS - 1
+    tokens = len(subject.ids) - 1
     called, stepped = subject.open(), subject.open()
     try:
-        subject.run_all(called, TOKENS)
+        subject.run_all(called, len(subject.ids))
         subject.run_all(stepped, tokens)
         stepped.decode(int(subject.ids[tokens]))
         return compared(called.logits(), stepped.logits())
@@ -232,7 +237,7 @@ def lanes(subject: Subject) -> Found | None:
         return None
     context = subject.open()
     try:
-        subject.run_all(context, TOKENS)
+        subject.run_all(context, len(subject.ids))
         batch = context.fork(LANES, 4 * STEPS)
         single = []
         tokens = [int(token) for token in subject.ids[:STEPS]]
