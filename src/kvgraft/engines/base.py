@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from kvgraft.blob.payload import ChunkPlace
+from kvgraft.flops import ModelSize
 from kvgraft.identity import Fingerprint
 from kvgraft.plan import PlanForm
 from kvgraft.state import Role, StateSpec
@@ -160,6 +161,10 @@ class Engine(Protocol):
     @property
     def spec(self) -> StateSpec:
         """Its layers."""
+
+    @property
+    def model_size(self) -> ModelSize | None:
+        """What a token is multiplied with, for model FLOPs; None where that is not known."""
 
     @property
     def form(self) -> PlanForm:

@@ -28,6 +28,12 @@ MIN_BYTES = 24  # magic, version, two counts
 _TOKENIZER, _TEMPLATE = "tokenizer.", "tokenizer.chat_template"
 _ALIGNMENT_KEY, _SPLIT_KEY = "general.alignment", "split.count"
 _STRING, _ARRAY = 8, 9
+_EMBEDDING, _HEAD, _EXPERTS = "token_embd.weight", "output.weight", "_exps."
+_NOT_BODY = (
+    *(_HEAD, _EMBEDDING, "per_layer_token_embd.weight"),
+    *("position_embd.weight", "token_types.weight"),
+    *("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"),
+)
 # struct codes of the metadata types of fixed size.
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _Result = TypeVar("_Result")
@@ -36,12 +42,17 @@ _CUT_HINT = "it was cut short or damaged: copy or download it again"
 
 @dataclass(frozen=True)
 class GgufSummary:
-    """What the header says. `parameters` counts the elements of all tensors."""
+    """What the header says. `parameters` counts the elements of all tensors: `body` without tables
+    that are only looked up and without the matrix that gives logits, `head` those of that matrix,
+    which may be such a table. `experts`: a token meets a part of the body only."""
 
     version: int
     architecture: str
     tensors: int
     parameters: int
+    body: int
+    head: int
+    experts: bool
 
 
 def check_gguf(path: Path) -> GgufSummary:
@@ -185,12 +196,19 @@ def _walk(cursor: _Cursor) -> GgufSummary:
     if not isinstance(alignment, int) or alignment < 1:
         raise cursor.damaged(f"the alignment {alignment}")
     data_start = -(-cursor.at // alignment) * alignment
-    needed = data_start + max(offset + size for _, offset, size in extents)
+    needed = data_start + max(offset + size for _, _, offset, size in extents)
     if needed > len(cursor.data):
         what = f"the tensors need {needed} bytes and the file has {len(cursor.data)}"
         raise _unreadable(what, path, _CUT_HINT)
+    elements = {name: count for name, count, _, _ in extents}
     return GgufSummary(
-        start.version, architecture, tensor_count, sum(count for count, _, _ in extents)
+        start.version,
+        architecture,
+        tensor_count,
+        parameters=sum(elements.values()),
+        body=sum(count for name, count in elements.items() if name not in _NOT_BODY),
+        head=elements.get(_HEAD, elements.get(_EMBEDDING, 0)),
+        experts=any(_EXPERTS in name for name in elements),
     )
 
 
@@ -204,8 +222,8 @@ def _type_sizes() -> dict[int, tuple[int, int]]:
     return {int(kind): size for kind, size in GGML_QUANT_SIZES.items()}
 
 
-def _tensor(cursor: _Cursor, sizes: dict[int, tuple[int, int]]) -> tuple[int, int, int]:
-    """One row of the tensor table: elements, offset in the data, bytes."""
+def _tensor(cursor: _Cursor, sizes: dict[int, tuple[int, int]]) -> tuple[str, int, int, int]:
+    """One row of the tensor table: name, elements, offset in the data, bytes."""
     name, dim_count = cursor.text(), cursor.number("I")
     if dim_count > MAX_DIMS:
         raise cursor.damaged(f"a tensor of {dim_count} dimensions")
@@ -214,4 +232,4 @@ def _tensor(cursor: _Cursor, sizes: dict[int, tuple[int, int]]) -> tuple[int, in
     if kind not in sizes:
         raise cursor.damaged(f"the unknown type {kind} of tensor {name!r}")
     block_elements, block_bytes = sizes[kind]
-    return elements, offset, elements // block_elements * block_bytes
+    return name, elements, offset, elements // block_elements * block_bytes

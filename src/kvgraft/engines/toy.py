@@ -25,6 +25,7 @@ from kvgraft.engines.arena_context import ArenaContext
 from kvgraft.engines.arena_offset import OffsetContext, check_offset
 from kvgraft.engines.base import Capabilities, Message
 from kvgraft.errors import EngineError, UnknownModel, UsageError
+from kvgraft.flops import ModelSize
 from kvgraft.identity import Fingerprint, cpu_class, digest_json
 from kvgraft.plan import PlanForm
 from kvgraft.state import LayerKind, LayerSpec, PointState, Role, StateSpec
@@ -105,6 +106,8 @@ class ToyEngine:
             for _ in layers
         ]
         self.head = matrix(_HIDDEN, _VOCAB)
+        body = sum(weights.size for layer in self.layers for weights in layer)
+        self.model_size = ModelSize(body, self.head.size, _HEADS)
         self.fingerprint = self._fingerprint()
         self._pool = ArenaPool(self.spec, self.form.block)
 

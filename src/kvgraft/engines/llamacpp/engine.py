@@ -59,6 +59,9 @@ class LlamaEngine:
         self.layout = self._learn_layout()
         self.cache_roles = (Role.KEEP, Role.NEAR)[: len(self.layout.caches)]
         self.spec = self._state_spec()
+        # Several KV head counts are shown as one head: sizes per head are then not known.
+        plain = all(layer.heads == model.heads for layer in self.spec.layers)
+        self.model_size = model.size if plain else None
         self.fingerprint = self._fingerprint(weights_digest)
 
     def _learn_layout(self) -> StateLayout:

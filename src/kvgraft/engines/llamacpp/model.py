@@ -11,6 +11,7 @@ import llama_cpp
 from kvgraft.engines.gguf_check import check_gguf
 from kvgraft.engines.llamacpp.library import complaint, start
 from kvgraft.errors import EngineError, UnreadableModel, UnsupportedModel
+from kvgraft.flops import ModelSize
 
 _HINT = "models of full and sliding-window attention layers are supported"
 _MROPE = (
@@ -36,7 +37,8 @@ class Model:
             UnreadableModel: not a whole GGUF file, or llama.cpp cannot load it.
             UnsupportedModel: a kind that this engine does not carry.
         """
-        self.architecture = check_gguf(path).architecture
+        self._summary = check_gguf(path)
+        self.architecture = self._summary.architecture
         if kind := _OTHER_WINDOWS.get(self.architecture):
             raise UnsupportedModel(f"{self.architecture} has {kind}", where=str(path), hint=_HINT)
         start()
@@ -115,6 +117,15 @@ class Model:
     def heads(self) -> int:
         """KV heads of the first layer."""
         return int(llama_cpp.llama_model_n_head_kv(self.pointer))
+
+    @property
+    def size(self) -> ModelSize | None:
+        """What a token is multiplied with; None for a model with experts or with layers of several
+        head counts."""
+        heads = self.metadata(f"{self.architecture}.attention.head_count")
+        if self._summary.experts or heads is None:
+            return None
+        return ModelSize(self._summary.body, self._summary.head, int(heads))
 
     @property
     def file_type(self) -> str:

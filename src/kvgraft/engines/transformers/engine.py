@@ -25,6 +25,7 @@ from kvgraft.engines.transformers.settings import (
     kernel_settings,
     thread_count,
 )
+from kvgraft.engines.transformers.size import model_size
 from kvgraft.engines.transformers.tokenizer import TransformersTokenizer
 from kvgraft.errors import (
     EngineError,
@@ -79,6 +80,7 @@ class TransformersEngine:
         self._settings = kernel_settings(self.device)
         self._implementations = implementations(model.config)
         self.spec, self._head = probe(model, self._body)
+        self.model_size = model_size(model, self._body.module, len(self.spec.layers))
         # Padding would enter recurrent states, so there tails run in their own length.
         recurrent = any(layer.states for layer in self.spec.layers)
         self.form = PlanForm(form.block, ()) if recurrent else form
