@@ -1,0 +1,45 @@
+"""One text for every way to write the same answer, so that answers can be counted.
+
+Counting needs an equality that is transitive and cheap, so it is narrower than what `math`
+forgives: numbers are one where they are exactly equal, in the same unit; words are one whatever
+their case; everything else is one where its normal form is. Unequal answers never become one.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from kvgraft import limits
+from kvgraft.library.verify.normalise import normalise
+from kvgraft.library.verify.number import parse_number
+
+# A single letter may be a variable, whose case tells it from another.
+_WORDS = re.compile(r"[^\W\d_]{2,}(?:[ -][^\W\d_]+)*")
+_LONG = 10**100  # a number from here on is written in base 16, which takes linear time
+
+
+def canonical_answer(text: str) -> str | None:
+    """The canonical form of an answer: `016` and `16.0` give one, as do `1/2` and
+    `0.5`. None for a text without content, or over `limits.MAX_ANSWER_CHARS`. Raises nothing.
+    """
+    if len(text) > limits.MAX_ANSWER_CHARS:
+        return None
+    normal = normalise(text)
+    if not normal.text:
+        return None
+    number = parse_number(normal.text)
+    if number is not None and not number.cut:
+        form = _written(number.value)
+    elif _WORDS.fullmatch(normal.text):
+        form = normal.text.casefold()
+    else:
+        form = normal.text.replace(" ", "")
+    return form if normal.unit is None else f"{form} {normal.unit}"
+
+
+def _written(value: Fraction) -> str:
+    above, below = value.numerator, value.denominator
+    if max(abs(above), below) >= _LONG:
+        return f"{above:#x}/{below:#x}"
+    return str(above) if below == 1 else f"{above}/{below}"
