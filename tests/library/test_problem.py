@@ -243,3 +243,9 @@ def test_checks_are_json_and_their_numbers_are_numbers(write: Write) -> None:
 def test_checks_that_are_no_object_are_refused(write: Write) -> None:
     with pytest.raises(InputError, match="`checks` is not an object"):
         read_problems(write('{"problem": "a", "checks": [1]}'))
+
+
+def test_a_whole_number_of_5_000_digits_in_checks_is_read(write: Write) -> None:
+    line = '{"problem": "a", "checks": {"tests": [1' + "0" * 4999 + ", -7, 1e3]}}"
+    (problem,) = read_problems(write(line))
+    assert problem.checks["tests"] == [10**4999, -7, 1000.0]

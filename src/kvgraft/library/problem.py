@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -140,7 +141,8 @@ def _parse(line: str, number: int, where: str) -> Problem:
 def _json_numbers(value: Any) -> Any:
     """`value` with its numbers as JSON reads them."""
     if isinstance(value, _Number):
-        return json.loads(value)
+        # Python refuses to read a whole number of more than 4,300 digits from text by itself.
+        return int(Decimal(value)) if value.lstrip("-").isdigit() else float(value)
     if isinstance(value, list):
         return [_json_numbers(item) for item in value]
     if isinstance(value, dict):
