@@ -249,3 +249,8 @@ def test_a_whole_number_of_5_000_digits_in_checks_is_read(write: Write) -> None:
     line = '{"problem": "a", "checks": {"tests": [1' + "0" * 4999 + ", -7, 1e3]}}"
     (problem,) = read_problems(write(line))
     assert problem.checks["tests"] == [10**4999, -7, 1000.0]
+
+
+def test_a_number_that_takes_a_minute_to_read_is_refused(write: Write) -> None:
+    with pytest.raises(LimitExceeded, match="over 16,384 digits"):
+        read_problems(write('{"problem": "a", "checks": {"n": [1' + "0" * 500_000 + "]}}"))

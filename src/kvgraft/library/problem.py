@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 from kvgraft.errors import InputError, LimitExceeded
 from kvgraft.library.address import canonical_text
 from kvgraft.library.verify.base import Case
-from kvgraft.limits import MAX_PROBLEM_LINE_BYTES, MAX_PROBLEMS
+from kvgraft.limits import MAX_MATH_CHARS, MAX_PROBLEM_LINE_BYTES, MAX_PROBLEMS
 
 _KNOWN = {"problem", "question", "answer", "checks", "id", "system"}
 
@@ -126,7 +126,7 @@ def _parse(line: str, number: int, where: str) -> Problem:
         raise InputError("`system` is not text", where=where)
     id = _plain(data.get("id"), "id", where) or str(number)
     expected = _plain(data.get("answer"), "answer", where)
-    checks = _json_numbers(data.get("checks", {}))
+    checks = _json_numbers(data.get("checks", {}), where)
     if not isinstance(checks, dict):
         raise InputError(
             "`checks` is not an object", where=where, hint='"checks": {"tests": [...]}'
@@ -138,15 +138,19 @@ def _parse(line: str, number: int, where: str) -> Problem:
         raise InputError(error.what, where=place, hint=error.hint) from error
 
 
-def _json_numbers(value: Any) -> Any:
+def _json_numbers(value: Any, where: str) -> Any:
     """`value` with its numbers as JSON reads them."""
     if isinstance(value, _Number):
+        if len(value) > MAX_MATH_CHARS:  # to read one takes time with the square of its length
+            raise LimitExceeded(
+                f"a number in `checks` is over {MAX_MATH_CHARS:,} digits", where=where
+            )
         # Python refuses to read a whole number of more than 4,300 digits from text by itself.
         return int(Decimal(value)) if value.lstrip("-").isdigit() else float(value)
     if isinstance(value, list):
-        return [_json_numbers(item) for item in value]
+        return [_json_numbers(item, where) for item in value]
     if isinstance(value, dict):
-        return {name: _json_numbers(item) for name, item in value.items()}
+        return {name: _json_numbers(item, where) for name, item in value.items()}
     return value
 
 
