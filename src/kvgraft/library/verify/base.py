@@ -182,6 +182,24 @@ def _make_command(argument: str) -> Verifier:
     return CommandVerifier(words)
 
 
+def _make_code(argument: str) -> Verifier:
+    from kvgraft.library.verify import code
+
+    return code.make(argument)
+
+
+def _make_consensus(argument: str) -> Verifier:
+    from kvgraft.library.verify import consensus
+
+    return consensus.make(argument)
+
+
+def _make_program(argument: str) -> Verifier:
+    from kvgraft.library.verify import program
+
+    return program.make(argument)
+
+
 def _no_argument(name: str, argument: str) -> None:
     if argument:
         raise UsageError(f"the verifier {name!r} takes no argument", where=f"{name}:{argument}")
@@ -193,11 +211,14 @@ _MAKERS: Mapping[str, Callable[[str], Verifier]] = {
     "exact": _make_exact,
     "regex": _make_regex,
     "command": _make_command,
+    "code": _make_code,
+    "consensus": _make_consensus,
+    "program": _make_program,
 }
 
 
 def make_verifier(spec: str) -> Verifier:
-    """The verifier that `spec` names: `math`, `exact`, `regex:PATTERN`, `command:PROGRAM ARGS`.
+    """The verifier that `spec` names, as docs/VERIFIERS.md lists them: `math`, `regex:PATTERN`, ...
 
     Raises:
         UsageError: an unknown name, a missing or needless argument, a bad pattern, no such program.
