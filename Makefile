@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 step = @printf '\n== %s\n' '$(1)'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-llamacpp lint format docs bench-spine bench-engines bench-families clean
+.PHONY: help install demo test test-llamacpp lint format docs bench-spine bench-engines bench-families study-demo clean
 
 help:
 	@printf '%s\n' \
@@ -27,6 +27,7 @@ help:
 	  'make bench-spine  the benchmark of the exact spine' \
 	  'make bench-engines   restore of each engine, bytes, load or compute' \
 	  'make bench-families  every architecture of the catalogue, cold against grafted' \
+	  'make study-demo   a small registered study on a real model; again: goes on, or scores anew' \
 	  'make clean        remove .venv, caches and build output (never models or libraries)' \
 	  '' \
 	  'PYTHON=python3.12 chooses the interpreter; ARGS="..." goes to demo, pytest or the benchmark.'
@@ -84,6 +85,12 @@ bench-engines: $(STAMP)
 
 bench-families: $(STAMP)
 	$(BIN)/python benchmarks/families.py $(ARGS)
+
+STUDY_OUT ?= study-demo
+
+study-demo: $(STAMP)
+	$(BIN)/kvgraft study run benchmarks/studies/demo.json --out $(STUDY_OUT) \
+	  $(if $(wildcard $(STUDY_OUT)/registration.json),--resume) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

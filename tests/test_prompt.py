@@ -20,7 +20,7 @@ from kvgraft.cli.main import make_app
 from kvgraft.engines.base import Message
 from kvgraft.engines.toy import ToyEngine, ToyShape, ToyTokenizer
 from kvgraft.errors import InputError, UsageError
-from kvgraft.library import ask as ask_module
+from kvgraft.library import answer as answer_module
 from kvgraft.library.ask import ask
 from kvgraft.library.problem import Problem
 from kvgraft.library.solve import Effort, solve_all
@@ -126,8 +126,8 @@ def test_one_bos_and_the_same_ids_through_every_edge(
         seen.append(tuple(ids))
         return compute(engine, store, ids, **options)
 
-    compute = ask_module.compute_prompt
-    monkeypatch.setattr(ask_module, "compute_prompt", watched)
+    compute = answer_module.compute_prompt
+    monkeypatch.setattr(answer_module, "compute_prompt", watched)
     monkeypatch.setattr("kvgraft.engines.toy.ToyTokenizer", tokenizer)
     text = "Cafe\u0301: what is 2 + 2? \r\n"  # not canonical, so that every edge has to act alike
     words = ["ask", text, "--model", "toy", "--store", str(tmp_path), "--max-tokens", "2"]

@@ -11,34 +11,47 @@ if TYPE_CHECKING:
     from kvgraft.decode import Sampling
     from kvgraft.engines.base import Message
     from kvgraft.errors import KvgraftError
-    from kvgraft.library.ask import Answer
+    from kvgraft.library.answer import Answer
+    from kvgraft.library.ask import Terms
+    from kvgraft.library.budget import Budget
+    from kvgraft.library.followup import FollowUp
+    from kvgraft.library.ladder import Effort
     from kvgraft.library.problem import Problem
-    from kvgraft.library.solve import Effort, Outcome
+    from kvgraft.library.solve import Outcome
+    from kvgraft.library.transfer import Transfer
 
 __version__ = "0.1.0"
 __all__ = [
     "Answer",
+    "Budget",
     "Effort",
+    "FollowUp",
     "KvgraftError",
     "Memory",
     "Message",
     "Outcome",
     "Problem",
     "Sampling",
+    "Terms",
+    "Transfer",
     "__version__",
     "open",
 ]
 
 # Imported when first asked for: `kvgraft --help` needs none of them, nor numpy.
 _PLACES = {
-    "Answer": ("kvgraft.library.ask", "Answer"),
-    "Effort": ("kvgraft.library.solve", "Effort"),
+    "Answer": ("kvgraft.library.answer", "Answer"),
+    "Budget": ("kvgraft.library.budget", "Budget"),
+    "Effort": ("kvgraft.library.ladder", "Effort"),
+    "FollowUp": ("kvgraft.library.followup", "FollowUp"),
     "KvgraftError": ("kvgraft.errors", "KvgraftError"),
     "Memory": ("kvgraft.api", "Memory"),
     "Message": ("kvgraft.engines.base", "Message"),
     "Outcome": ("kvgraft.library.solve", "Outcome"),
     "Problem": ("kvgraft.library.problem", "Problem"),
     "Sampling": ("kvgraft.decode", "Sampling"),
+    "Terms": ("kvgraft.library.ask", "Terms"),
+    "Transfer": ("kvgraft.library.transfer", "Transfer"),
     "open": ("kvgraft.api", "open_memory"),
 }
 

@@ -14,20 +14,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from kvgraft.breakeven import Load
 from kvgraft.context.chat import Chat
+from kvgraft.energy import EnergyMeter
 from kvgraft.engines.base import Engine, Message
 from kvgraft.engines.modelcache import Progress, Say
 from kvgraft.engines.registry import TRANSFORMERS, open_engine
 from kvgraft.errors import UsageError
-from kvgraft.library.ask import Answer
+from kvgraft.library.answer import Answer
+from kvgraft.library.ask import Terms
 from kvgraft.library.ask import ask as ask_problem
+from kvgraft.library.followup import FollowUp, follow_up
+from kvgraft.library.ladder import Effort, Rung
 from kvgraft.library.problem import Problem
 from kvgraft.library.records import Library
-from kvgraft.library.solve import Effort, Outcome, solve_all
+from kvgraft.library.solve import Outcome, solve_all
+from kvgraft.library.transfer import Transfer
 from kvgraft.library.verify.base import Verifier, make_verifier
 from kvgraft.library.workspace import PUBLIC, Workspace
 from kvgraft.reuse import Computed, Keep, compute_prompt
@@ -66,11 +72,14 @@ class Memory:
         tenant: str,
         salt: bytes,
         load: Load = Load.MEASURED,
+        meter: EnergyMeter | None = None,
+        open_larger: Callable[[str], Engine] = open_engine,
     ):
         self.engine = engine
         self.chunks = chunks
         self.library = library
-        self._workspace = Workspace(engine, chunks, library, tenant, salt, load)
+        self._workspace = Workspace(engine, chunks, library, tenant, salt, load, meter)
+        self._open_larger = open_larger
 
     @property
     def workspace(self) -> Workspace:
@@ -84,12 +93,19 @@ class Memory:
         system: str | None = None,
         verifier: str | Verifier | None = None,
         max_new_tokens: int = 256,
+        minimum: str = "any",
+        terms: Terms | None = None,
+        transfer: Transfer | None = None,
+        keep: bool = False,
     ) -> Answer:
-        """Replay the deposit at the problem's exact address, or make one fresh attempt.
+        """Replay the deposit at the problem's exact address, or make a new attempt; with
+        `transfer`, one with related solutions in context. See `kvgraft.library.ask`.
 
         Raises:
-            UsageError: a `system` text beside a `Problem`, which has its own.
+            UsageError: a `system` text beside a `Problem`, which has its own; options that do not
+                go together.
             InputError, ContextTooLong: the problem cannot be posed to this model.
+            BelowMinimum: no answer is as good as `minimum`: "replayed", "proved" or "agreed".
         """
         if isinstance(problem, str):
             problem = Problem("", problem, system=system)
@@ -97,7 +113,45 @@ class Memory:
             raise UsageError("a Problem has its own system text", hint="give it there")
         with _opened(verifier) as judge:
             return ask_problem(
-                self._workspace, problem, verifier=judge, max_new_tokens=max_new_tokens
+                self._workspace,
+                problem,
+                verifier=judge,
+                max_new_tokens=max_new_tokens,
+                minimum=minimum,
+                terms=terms,
+                transfer=transfer,
+                keep=keep,
+            )
+
+    def follow_up(
+        self,
+        deposit_id: str,
+        question: str | Problem,
+        *,
+        verifier: str | Verifier | None = None,
+        max_new_tokens: int = 256,
+        minimum: str = "any",
+        keep: bool = False,
+        compare: bool = False,
+    ) -> FollowUp:
+        """Ask a question behind a deposit, from its grafted state. See `kvgraft.library.followup`.
+
+        Raises:
+            RecordNotFound, DepositRevoked, DepositExpired: there is no such deposit to go on from.
+            UsageError, InputError, ContextTooLong, BelowMinimum: as `ask`.
+        """
+        if isinstance(question, str):
+            question = Problem("", question)
+        with _opened(verifier) as judge:
+            return follow_up(
+                self._workspace,
+                deposit_id,
+                question,
+                verifier=judge,
+                max_new_tokens=max_new_tokens,
+                minimum=minimum,
+                keep=keep,
+                compare=compare,
             )
 
     def solve_all(
@@ -107,16 +161,29 @@ class Memory:
         verifier: str | Verifier,
         effort: Effort | None = None,
         on_step: Callable[[Problem, int, int], None] = lambda problem, step, running: None,
+        on_rung: Callable[[Problem, int, Rung], None] = lambda problem, number, rung: None,
     ) -> Iterator[Outcome]:
-        """Solve problems by sampling, verify, deposit the first pass of each. Resumable.
+        """Try problems as hard as `effort` says, verify, deposit the first pass of each. Resumable.
+
+        Larger models are opened as this one was: same engine, dtype, device and threads.
 
         Raises:
             VerifierError: the verifier cannot judge these problems.
+            UsageError: as `kvgraft.library.solve.check_effort`.
+            EndpointError, or an error of opening a model: a larger model fails.
             StoreError: the library cannot be written.
         """
         with _opened(verifier) as judge:
             assert judge is not None
-            yield from solve_all(self._workspace, problems, judge, effort or Effort(), on_step)
+            yield from solve_all(
+                self._workspace,
+                problems,
+                judge,
+                effort or Effort(),
+                on_step,
+                on_rung=on_rung,
+                open_larger=self._open_larger,
+            )
 
     def solve(
         self, problem: Problem, *, verifier: str | Verifier, effort: Effort | None = None
@@ -176,6 +243,7 @@ def open_memory(
     threads: int | None = None,
     paranoid: bool = False,
     load: str = Load.MEASURED.value,
+    watts: float | None = None,
     progress: Progress = lambda stage, done, total: None,
     say: Say = lambda line: None,
 ) -> Memory:
@@ -184,27 +252,29 @@ def open_memory(
     `store` is a folder (default: `default_store()`). Tenants do not see each other's states or
     deposits; "public" is shared. `load`: when a stored state is loaded: "measured" (where that is
     predicted to be faster than computing it), "always" or "never". `engine` is "transformers" or
-    "llamacpp". `progress(stage, done, total)` and `say(line)` follow long steps: pulling,
-    converting and digesting a model.
+    "llamacpp". `watts`: what the machine draws, for joules where no meter counts them; they are
+    labelled as an estimate. `progress(stage, done, total)` and `say(line)` follow long steps:
+    pulling, converting and digesting a model.
 
     Raises:
         UnknownModel, UnreadableModel, UnsupportedModel, MissingExtra, DownloadFailed: the model.
         StoreReadOnly, StoreFull, StoreError: the store.
-        UsageError: no such `load` or `engine`.
+        UsageError: no such `load` or `engine`, or `watts` that are no power.
     """
     try:
         when = Load(load)
     except ValueError as error:
         hint = ", ".join(one.value for one in Load)
         raise UsageError(f"there is no way to load called {load!r}", hint=hint) from error
+    meter = EnergyMeter(watts=watts)
     root = Path(store).expanduser() if store is not None else default_store()
     chunks = open_local(root)
     library = None
     try:
         library = open_library(root)
         salt = TenantSalts(root / "tenants.json").salt(tenant)
-        opened = open_engine(
-            model,
+        opener = partial(
+            open_engine,
             engine=engine,
             dtype=dtype,
             device=device,
@@ -213,12 +283,13 @@ def open_memory(
             progress=progress,
             say=say,
         )
+        opened = opener(model)
     except BaseException:
         chunks.close()
         if library is not None:
             library.close()
         raise
-    return Memory(opened, chunks, library, tenant, salt, when)
+    return Memory(opened, chunks, library, tenant, salt, when, meter, opener)
 
 
 @contextmanager

@@ -57,10 +57,11 @@ def greedy(
     max_new_tokens: int,
     stop_ids: frozenset[int],
     stop_when: Callable[[Sequence[int]], bool] = lambda ids: False,
+    on_step: Callable[[int, int], bool | None] = lambda step, running: None,
 ) -> Decoded:
     """Decode greedily at batch 1 until a stop token, `stop_when(ids)`, or `max_new_tokens`.
 
-    Ties go to the lowest id.
+    Ties go to the lowest id. `on_step` is as `sample_lanes` has it.
 
     Raises:
         EngineError: the engine gave logits that are not finite.
@@ -83,6 +84,8 @@ def greedy(
             break
         if len(out.ids) >= max_new_tokens or context.length + 1 >= context.capacity:
             break
+        if on_step(out.steps - 1, 1):
+            break
         context.decode(token)
     out.logits_sha256 = digest.hexdigest()
     return out
@@ -94,12 +97,15 @@ def sample_lanes(
     stop_ids: frozenset[int],
     sampling: Sampling,
     on_finish: Callable[[int, Decoded], bool] = lambda lane, decoded: False,
-    on_step: Callable[[int, int], None] = lambda step, running: None,
+    on_step: Callable[[int, int], bool | None] = lambda step, running: None,
+    stop_when: Callable[[Sequence[int]], bool] = lambda ids: False,
 ) -> list[Decoded]:
     """Sample all lanes together until each stopped or the budget is used.
 
+    A lane ends at a stop token, or where `stop_when(ids)` says so, its last id kept.
     `on_finish(lane, decoded)` is called as a lane ends; when it returns True all others are
-    given up (they stay unfinished). `on_step(step, running)` follows progress.
+    given up (they stay unfinished). `on_step(step, running)` follows progress; when it returns
+    True, those still running are given up.
 
     Raises:
         EngineError: the engine gave logits that are not finite.
@@ -116,16 +122,17 @@ def sample_lanes(
             out[lane].steps += 1
         still = []
         for row, lane in enumerate(running):
-            decoded = out[lane]
-            if int(tokens[row]) in stop_ids:
+            decoded, token = out[lane], int(tokens[row])
+            if token in stop_ids:
                 decoded.finished = True
-                if on_finish(lane, decoded):
-                    return out
             elif len(decoded.ids) < max_new_tokens:
-                decoded.ids.append(int(tokens[row]))
-                still.append(row)
-        on_step(step, len(still))
-        if not still or step == max_new_tokens:
+                decoded.ids.append(token)
+                decoded.finished = stop_when(decoded.ids)
+                if not decoded.finished:
+                    still.append(row)
+            if decoded.finished and on_finish(lane, decoded):
+                return out
+        if on_step(step, len(still)) or not still or step == max_new_tokens:
             break
         if len(still) < len(running):
             lanes.keep(still)

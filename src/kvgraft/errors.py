@@ -8,6 +8,8 @@ caller can rely on: a `code` (stable, for programs), an `exit_status` (for the c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 # Exit statuses. 0 is success, 1 means "the check ran and its answer is no".
 EXIT_FAILED_CHECK = 1
@@ -70,6 +72,12 @@ class InputError(KvgraftError):
     code, exit_status, http_status = "bad_input", EXIT_INPUT, 400
 
 
+class UnsupportedContent(InputError):
+    """A request holds what the model cannot take, such as images or tools."""
+
+    code = "unsupported_content"
+
+
 class ContextTooLong(KvgraftError):
     """A prompt does not fit the model's context."""
 
@@ -119,6 +127,18 @@ class EngineError(KvgraftError):
     """An engine broke its own contract: wrong shape, wrong length, not a finite number."""
 
     code, exit_status, http_status = "engine", EXIT_INTERNAL, 500
+
+
+class EndpointError(KvgraftError):
+    """A model behind a server cannot be used: no answer, an error, or an answer that is none.
+    `status` is the HTTP status, None where it came to none."""
+
+    code, exit_status, http_status = "endpoint", EXIT_MODEL, 502
+    status: int | None = None
+
+    def __init__(self, what: str, *, status: int | None = None, where: str = "", hint: str = ""):
+        super().__init__(what, where=where, hint=hint)
+        self.status = status
 
 
 # --- artifacts ------------------------------------------------------------------------------
@@ -215,6 +235,18 @@ class RecordNotFound(KvgraftError):
     code, exit_status, http_status = "record_not_found", EXIT_INPUT, 404
 
 
+class DepositRevoked(KvgraftError):
+    """What a deposit says is not trusted any more, and nothing may go on from it."""
+
+    code, exit_status, http_status = "deposit_revoked", EXIT_INPUT, 410
+
+
+class DepositExpired(KvgraftError):
+    """What a deposit says held until a time that is over."""
+
+    code, exit_status, http_status = "deposit_expired", EXIT_INPUT, 410
+
+
 class VerifierError(KvgraftError):
     """A verifier could not reach a verdict: it crashed, ran out of time or memory, or is unknown.
 
@@ -223,10 +255,36 @@ class VerifierError(KvgraftError):
     code, exit_status, http_status = "verifier", EXIT_INTERNAL, 500
 
 
+class SandboxUnavailable(KvgraftError):
+    """This system cannot isolate a program in the ways that were asked for. `missing` names them;
+    nothing was run."""
+
+    code, exit_status, http_status = "sandbox_unavailable", EXIT_MISSING_EXTRA, 501
+    missing: tuple[str, ...] = ()
+
+    def __init__(self, what: str, *, missing: tuple[str, ...], where: str = "", hint: str = ""):
+        super().__init__(what, where=where, hint=hint)
+        self.missing = missing
+
+
 class CheckFailed(KvgraftError):
     """A check ran to its end and its answer is no (`prove`, `store check`, `doctor`)."""
 
     code, exit_status, http_status = "check_failed", EXIT_FAILED_CHECK, 409
+
+
+class BelowMinimum(CheckFailed):
+    """There is no answer as good as the caller demands. `details` says what there is, without what
+    it says: how, grade, reasons, cost."""
+
+    code = "below_minimum"
+    details: Mapping[str, Any] = MappingProxyType({})
+
+    def __init__(
+        self, what: str, *, details: Mapping[str, Any], where: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.details = details
 
 
 def revive(data: Mapping[str, str]) -> KvgraftError:

@@ -71,6 +71,16 @@ def render_messages(tokenizer: Tokenizer, messages: Sequence[Message]) -> str:
     return tokenizer.render(messages)
 
 
+def history_ids(tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[int, ...]:
+    """The ids that the next request behind finished turns begins with, whatever the user will say:
+    what two different next turns have in common."""
+    one, other = (
+        encode(tokenizer, render_messages(tokenizer, [*messages, Message("user", text)]))
+        for text in ("A", "0")
+    )
+    return one[: shared_prefix(one, other)]
+
+
 def problem_prompt(tokenizer: Tokenizer, problem: str, system: str | None) -> Prompt:
     """The prompt that poses a problem. Both texts are expected in canonical form.
 

@@ -221,6 +221,7 @@ class _EngineAt:
         self.model: str = engine.model
         self.fingerprint = engine.fingerprint
         self.spec = engine.spec
+        self.model_size = engine.model_size
         self.form = engine.form
         self.context_tokens: int = engine.context_tokens - offset
         self.capabilities: Capabilities = engine.capabilities

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 from typer.testing import CliRunner
 
 from kvgraft.cli.main import make_app
+from kvgraft.energy import EnergyMeter
+from powercap import hide_zeus
 
 MODEL = "toy:4"  # of its deposits some replay and some do not; what it says is noise
 ANYTHING = "regex:(?s).+"  # noise passes, if there is an answer in it
@@ -168,3 +171,11 @@ def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         "find_spec",
         lambda name, package=None: None if name in absent else find_spec(name, package),
     )
+
+
+@pytest.fixture
+def no_meter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine without energy meters, whichever one this is."""
+    hide_zeus(monkeypatch)
+    without = partial(EnergyMeter, root=tmp_path / "no powercap")
+    monkeypatch.setattr("kvgraft.api.EnergyMeter", without)

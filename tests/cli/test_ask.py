@@ -14,7 +14,7 @@ TOY = ("--model", "toy:4", "--max-tokens", 20)
 
 
 def test_a_deposit_is_replayed_exactly(run, replaying) -> None:
-    seen = run("ask", replaying["problem"], *TOY, "--require", "replayed", "--json")
+    seen = run("ask", replaying["problem"], *TOY, "--minimum", "replayed", "--json")
     assert seen.status == 0, seen.stderr
     document = seen.document
     assert set(document) == set(docs.DOCUMENTS["ask"])
@@ -30,6 +30,18 @@ def test_a_deposit_is_replayed_exactly(run, replaying) -> None:
     assert human.status == 0
     for words in ("replayed", "proved", "SHA-256", replaying["id"], "restored"):
         assert words in human.stdout
+
+
+def test_what_was_not_measured_is_said(run, replaying, no_meter) -> None:
+    cost = run("ask", replaying["problem"], *TOY, "--json").document["cost"]
+    assert (cost["joules"], cost["joules_from"]) == (None, None)
+    assert cost["cpu_seconds"] > 0
+    assert cost["model_flops"] > 0
+    human = run("ask", replaying["problem"], *TOY)
+    assert "model FLOPs, joules not measured" in human.stdout
+    stated = run("ask", replaying["problem"], *TOY, "--watts", 7.5)
+    assert " J (estimate: 7.5 W stated)" in stated.stdout
+    assert run("ask", replaying["problem"], *TOY, "--watts", -1).status == 2
 
 
 @pytest.mark.parametrize("load", ["always", "measured", "never"])
@@ -65,17 +77,69 @@ def test_a_fresh_attempt_says_so(run, solved) -> None:
     assert "cut off" in human.stdout
 
 
-def test_requiring_more_than_there_is_fails(run, deposits) -> None:
-    seen = run("ask", "Something else?", *TOY, "--require", "recorded", "--json")
-    assert seen.status == 1
-    document = seen.document
-    assert document["error"]["code"] == "check_failed"
-    assert "no_deposit" in document["error"]["hint"]
-    assert document["how"] == "fresh"
+def test_below_the_minimum_nothing_is_printed_as_an_answer(run, deposits) -> None:
+    words = (*TOY, "--verifier", "regex:(?s).*(?=impossible)impossible")
+    for minimum in ("agreed", "proved", "replayed"):
+        seen = run("ask", "Something else?", *words, "--minimum", minimum, "--json")
+        assert seen.status == 1
+        document = seen.document
+        assert document["error"]["code"] == "below_minimum"
+        assert "no_deposit" in document["error"]["hint"]
+        assert (document["how"], document["grade"]) == ("fresh", "none")
+        assert {"text", "answer"}.isdisjoint(document)
+        # A verifier was there, so the attempt was worth making unless a replay was demanded.
+        assert (document["cost"]["decode_tokens"] > 0) == (minimum != "replayed")
+        human = run("ask", "Something else?", *words, "--minimum", minimum)
+        assert (human.status, human.stdout) == (1, "")
+        assert minimum in human.stderr
     for one in deposits:
         as_text = one["replay"] == "text_only"
-        assert run("ask", one["problem"], *TOY, "--require", "recorded").status == 0
-        assert run("ask", one["problem"], *TOY, "--require", "replayed").status == int(as_text)
+        assert run("ask", one["problem"], *TOY, "--minimum", "proved").status == 0
+        assert run("ask", one["problem"], *TOY, "--minimum", "replayed").status == int(as_text)
+
+
+def test_transfer_and_keep(run, deposits) -> None:
+    passes = ("--verifier", "regex:(?s).+", "--model", "toy:4", "--max-tokens", 200, "--json")
+    words = ("ask", "What is 9 + 9?", *passes, "--transfer", "page", "--attempts", 32)
+    bare = run("ask", "Something else entirely", *passes, "--transfer", "single").document
+    assert (bare["how"], bare["context"]) == ("fresh", [])
+    assert bare["reasons"][-1].startswith("no_related")
+    # What the toy says is noise, but of 32 samples some come to an end and have an answer in them.
+    seen = run(*words, "--keep").document
+    assert (seen["how"], seen["grade"]) == ("transferred", "proved")
+    assert sorted(seen["context"]) == seen["context"] != []
+    assert set(seen["context"]) <= {one["id"] for one in deposits}
+    again = run("ask", "What is 9 + 9?", *passes).document
+    assert again["deposit_id"] == seen["kept"] is not None
+    assert again["how"] in ("replayed", "recorded")
+    # Revoking what was in context names what was made with it.
+    first = seen["context"][0]
+    shown = run("library", "show", first, "--json").document
+    assert shown["made_with"] == [seen["kept"]]
+    assert run("library", "show", seen["kept"], "--json").document["made_with"] == []
+    revoked = run("library", "revoke", first, "--reason", "wrong", "--json").document
+    assert (revoked["revoked"], revoked["made_with"]) == ([first], [seen["kept"]])
+    human = run("library", "revoke", first, "--reason", "wrong").stdout
+    assert f"made with it in context, and not revoked: {seen['kept']}" in human
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--keep",),
+        ("--expected", "4"),
+        ("--attempts", "2"),
+        ("--solutions", "2"),
+        ("--transfer", "single", "--attempts", "2"),
+        ("--minimum", "recorded"),
+        ("--transfer", "middle"),
+    ],
+    ids=" ".join,
+)
+def test_options_that_do_not_go_together_are_refused(run, words: tuple[str, ...]) -> None:
+    seen = run("ask", "Any?", *TOY, *words)
+    assert seen.status == 2
+    assert "error: " in seen.stderr
 
 
 def test_a_text_only_deposit_says_why(run, deposits) -> None:
@@ -90,7 +154,7 @@ def test_the_problem_from_a_file_and_from_standard_input(run, replaying, tmp_pat
     file = tmp_path / "problem.txt"
     # A line end at the end is no part of a problem, whichever style it has.
     file.write_bytes(replaying["problem"].encode() + b"\r\n")
-    words = (*TOY, "--require", "replayed")
+    words = (*TOY, "--minimum", "replayed")
     assert run("ask", "--file", file, *words).status == 0
     assert run("ask", "--file", "-", *words, stdin=replaying["problem"] + "\n").status == 0
 
@@ -136,7 +200,7 @@ def test_a_damaged_artifact_is_a_named_miss_and_computed_again(
     assert checked.document["error"]["code"] == "check_failed"
     assert checked.document["problems"]
 
-    seen = run("ask", replaying["problem"], *TOY, "--require", "replayed", "--json")
+    seen = run("ask", replaying["problem"], *TOY, "--minimum", "replayed", "--json")
     assert seen.status == 0, seen.stderr
     document = seen.document
     assert document["answer"] == replaying["answer"]

@@ -6,8 +6,10 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
+from kvgraft import energy
 from kvgraft.cli import docs, doctor
 from kvgraft.library.verify import base
+from powercap import Powercap, hide_zeus
 
 
 @pytest.fixture
@@ -25,7 +27,14 @@ def test_a_sound_machine(spawn) -> None:
     expected = (
         *("python", "kvgraft", "numpy", "torch", "transformers", "cpu class", "threads", "memory"),
         *("store folder", "store folder: disk", "store", "model cache", "model cache: disk"),
-        *("verifier math", "verifier exact", "verifier regex", "verifier command", "cuda"),
+        *(
+            "verifier math",
+            "verifier exact",
+            "verifier regex",
+            "verifier command",
+            "cuda",
+            "energy",
+        ),
     )
     assert tuple(states) == expected
     assert set(states.values()) <= {"ok", "warn"}
@@ -81,6 +90,18 @@ def test_a_store_of_another_format_fails(run, quick, solved) -> None:
 def test_it_makes_nothing(run, quick, tmp_path) -> None:
     assert run("doctor").status == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_energy_meters_are_named_or_why_there_are_none(tmp_path, monkeypatch) -> None:
+    hide_zeus(monkeypatch)
+    powercap = Powercap(tmp_path / "powercap")
+    for root, state in ((powercap.root, "ok"), (tmp_path / "absent", "warn")):
+        meter = energy.EnergyMeter(root=root)
+        with monkeypatch.context() as patched:
+            patched.setattr(energy, "EnergyMeter", lambda meter=meter: meter)
+            check = doctor._energy()
+        assert (check.name, check.state, check.detail) == ("energy", state, meter.describe())
+        assert ("--watts" in check.hint) == (state == "warn")
 
 
 def test_every_verifier_is_looked_at() -> None:

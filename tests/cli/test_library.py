@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+from pathlib import Path
 
+from cli.conftest import ANYTHING, MODEL, PROBLEMS
+from kvgraft.api import open_library
 from kvgraft.cli import docs
+from library.deposits import like
 
 
 def test_ls(run, deposits) -> None:
@@ -51,7 +56,7 @@ def test_revoke(run, replaying) -> None:
     words = ("library", "revoke", replaying["id"], "--reason", "the key was wrong")
     seen = run(*words, "--json")
     assert seen.status == 0
-    assert seen.document == {"revoked": [replaying["id"]]}
+    assert seen.document == {"revoked": [replaying["id"]], "made_with": [], "dry_run": False}
     assert set(seen.document) == set(docs.DOCUMENTS["library revoke"])
     again = run(*words)
     assert again.status == 0
@@ -68,6 +73,44 @@ def test_revoke(run, replaying) -> None:
 def test_revoke_says_why_or_is_refused(run, replaying) -> None:
     assert run("library", "revoke", replaying["id"]).status == 2
     assert run("library", "revoke", replaying["id"], "--reason", " ").status == 3
+
+
+def test_show_tells_what_was_judged_and_who_wrote_it(run, replaying) -> None:
+    document = run("library", "show", replaying["id"], "--json").document
+    assert document["judged"]["spec"] == ANYTHING
+    assert set(document["judged"]) == {"spec", "case", "tail", "restated"}
+    number = PROBLEMS.index(replaying["problem"])
+    assert document["judged"]["case"] == {"expected": str(2 * number), "checks": {}, "peers": []}
+    assert document["provenance"]["model"] == MODEL
+    assert document["provenance"]["seed"] is not None
+    assert document["expires_at"] is document["origin"] is None
+    assert document["verified_at"] == document["created_at"]
+    human = run("library", "show", replaying["id"]).stdout
+    assert ANYTHING in human
+    assert "holds until" in human
+
+
+def test_show_tells_what_superseded_what(run, solved, replaying) -> None:
+    with open_library(solved) as library:
+        old = library.get(replaying["id"])
+        new = library.deposit(like(old), supersede=True).id
+    one = run("library", "show", old.id, "--json").document
+    other = run("library", "show", new, "--json").document
+    assert (one["supersedes"], one["superseded_by"], one["status"]) == (None, new, "superseded")
+    assert (other["supersedes"], other["superseded_by"]) == (old.id, None)
+    assert new in run("library", "show", old.id).stdout
+
+
+def test_a_library_of_an_older_release_is_brought_up_to_date(run, solved) -> None:
+    for file in solved.glob("library.sqlite3*"):
+        file.unlink()
+    golden = Path(__file__).parents[1] / "library" / "golden" / "library_v1.sqlite3"
+    shutil.copyfile(golden, solved / "library.sqlite3")
+    seen = run("library", "ls", "--json")
+    assert (seen.status, seen.document["total"]) == (0, 4)
+    shown = run("library", "show", seen.document["deposits"][0]["id"])
+    assert "not kept, so not again" in shown.stdout
+    assert run("library", "check", "--json").document["problems"] == []
 
 
 def test_check(run, solved, replaying) -> None:
@@ -92,10 +135,13 @@ def test_check(run, solved, replaying) -> None:
     assert "revoke" in human.stderr
     assert run("library", "show", replaying["id"]).status == 6
     cure = run("library", "revoke", replaying["id"], "--reason", "forged", "--json")
-    assert cure.document == {"revoked": [replaying["id"]]}
+    assert cure.document == {"dry_run": False, "revoked": [replaying["id"]], "made_with": []}
 
 
 def test_looking_makes_no_library(run, tmp_path) -> None:
-    for words in (("ls",), ("check",), ("show", "0"), ("revoke", "0", "--reason", "x")):
+    for words in (
+        *(("ls",), ("check",), ("show", "0"), ("revoke", "0", "--reason", "x")),
+        *(("expire", "0", "--never"), ("audit",), ("reverify",), ("rebuild", "toy", "--all")),
+    ):
         assert run("library", *words).status == 6
     assert not (tmp_path / "store").exists()

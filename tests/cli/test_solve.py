@@ -9,14 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from kvgraft.api import open_library
 from kvgraft.cli import docs
+from kvgraft.energy import EnergyMeter
 from kvgraft.errors import StoreError, StoreFull
 from kvgraft.library.records import Library
+from library.completions import completion, refusal, serving
+from library.scripted import Judge
 
 SLOW = """\
 import pathlib, sys, time
@@ -57,9 +61,143 @@ def test_the_document(run, solving) -> None:
     assert totals["solved"] == sum(row["state"] == "solved" for row in rows) >= 1
     assert totals["replays"] + totals["text_only"] == totals["solved"]
     assert totals["decode_tokens"] == sum(row["cost"]["decode_tokens"] for row in rows) > 0
+    for name in ("cpu_seconds", "model_flops"):
+        assert totals[name] == pytest.approx(sum(row["cost"][name] for row in rows))
+        assert totals[name] > 0
     for row in rows:
         assert (row["deposit_id"] is None) == (row["state"] == "unsolved")
         assert bool(row["detail"]) == (row["replays"] is False)
+
+
+def test_joules_are_estimated_where_watts_are_stated(run, solving, no_meter) -> None:
+    seen = run(*solving, "--watts", 65, "--json")
+    rows, totals = seen.document["outcomes"], seen.document["totals"]
+    assert {row["cost"]["joules_from"] for row in rows} == {"estimate: 65 W stated"}
+    assert totals["joules_from"] == "estimate: 65 W stated"
+    assert totals["joules"] == pytest.approx(sum(row["cost"]["joules"] for row in rows))
+    assert totals["joules"] > 0
+    # What an earlier run finished took nothing now, and what is not measured stays unknown.
+    again = run(*solving, "--watts", 65)
+    assert "J (estimate: 65 W stated)" in again.stdout.splitlines()[-1]
+    unknown = run(*solving, "--json").document["totals"]
+    assert (unknown["joules"], unknown["joules_from"]) == (None, None)
+    assert "joules not measured" in run(*solving).stdout.splitlines()[-1]
+    assert run(*solving, "--watts", 0).status == 2
+
+
+# --- efforts and budgets ----------------------------------------------------------------------
+
+
+HARD = ("--effort", "greedy + sample:2 + correct:2 + larger:toy:5")
+
+
+def test_a_ladder_is_climbed_and_accounted_for(run, problems) -> None:
+    words = ("solve", problems, "--model", "toy:4", "--verifier", "exact", "--max-tokens", 8)
+    document = run(*words, *HARD, "--json").document
+    specs = ["greedy", "sample:2", "correct:2", "larger:toy:5"]
+    for row in document["outcomes"]:
+        assert [rung["rung"] for rung in row["rungs"]] == specs
+        assert [rung["cost"]["attempts"] for rung in row["rungs"]] == [1, 2, 2, 1]
+        for name in ("attempts", "decode_tokens", "prefill_tokens", "seconds"):
+            total = sum(rung["cost"][name] for rung in row["rungs"])
+            assert row["cost"][name] == pytest.approx(total)
+        # The second rung grafts the prompt that the first one computed.
+        assert row["rungs"][1]["cost"]["prefill_tokens"] == 0
+    assert [
+        (one["rung"], one["problems"], one["attempts"]) for one in document["totals"]["rungs"]
+    ] == [(spec, 4, 4 * count) for spec, count in zip(specs, [1, 2, 2, 1], strict=True)]
+
+    human = run(*words, *HARD, "--seed", 1)
+    assert human.status == 0
+    table = human.stdout.split("\n\n")[1].splitlines()
+    assert table[0].split()[:4] == ["rung", "tried", "passed", "attempts"]
+    assert [line.split()[0] for line in table[1:]] == specs
+    assert human.stdout.splitlines()[-1].startswith("4 problems: ")
+
+
+def test_sample_alone_takes_the_attempts(run, problems) -> None:
+    words = ("solve", problems, "--model", "toy:4", "--verifier", "exact", "--max-tokens", 4)
+    for more in ((), ("--effort", "sample")):
+        rows = run(*words, "--attempts", 3, *more, "--json").document["outcomes"]
+        assert {row["cost"]["attempts"] for row in rows} <= {0, 3}
+    (rung,) = run(*words, "--attempts", 5, "--json").document["totals"]["rungs"]
+    assert (rung["rung"], rung["attempts"]) == ("sample:5", 20)
+
+
+def test_what_ran_out_is_named(run, problems) -> None:
+    words = ("solve", problems, "--model", "toy:4", "--verifier", "exact", "--max-tokens", 60)
+    seen = run(*words, "--budget-tokens", 40, "--json")
+    assert seen.status == 0
+    for row in seen.document["outcomes"]:
+        assert (row["state"], row["detail"]) == ("unsolved", "budget: tokens")
+        assert row["cost"]["prefill_tokens"] + row["cost"]["decode_tokens"] <= 40
+    assert "budget: seconds" in run(*words, "--budget-seconds", 1e-6).stdout
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--effort", "best:3"),
+        ("--effort", "correct:2"),
+        ("--effort", "larger:http://host/v1"),
+        ("--budget-tokens", 0),
+        ("--budget-seconds", 0),
+        ("--budget-joules", -1),
+        ("--budget-joules", "nan"),
+    ],
+)
+def test_an_effort_that_is_none_is_refused_before_a_model_is_opened(run, problems, more) -> None:
+    seen = run("solve", problems, "--model", "/no/such/model", "--verifier", "exact", *more)
+    assert seen.status == 2, seen.stderr
+
+
+@pytest.mark.parametrize(
+    ("need", "more", "status", "words"),
+    [
+        ("peers", ("--effort", "greedy + correct:2x4"), 2, "compares attempts"),
+        ("tests", (), 3, "needs the check 'tests' to each problem; 4 have none"),
+    ],
+)
+def test_what_the_verifier_cannot_do_without_is_asked_for_before_a_model_is_opened(
+    run, problems, monkeypatch, need, more, status, words
+) -> None:
+    judge = Judge(needs=frozenset({need}))
+    monkeypatch.setattr("kvgraft.library.verify.base.make_verifier", lambda spec: judge)
+    seen = run("solve", problems, "--model", "/no/such/model", "--verifier", "its own", *more)
+    assert (seen.status, words in seen.stderr) == (status, True), seen.stderr
+
+
+def test_a_budget_in_joules_needs_a_meter_or_watts(run, problems, tmp_path, monkeypatch, no_meter):
+    without = partial(EnergyMeter, root=tmp_path / "no powercap")
+    monkeypatch.setattr("kvgraft.energy.EnergyMeter", without)
+    words = ("solve", problems, "--model", "toy:4", "--verifier", "exact", "--max-tokens", 4)
+    refused = run(*words, "--budget-joules", 5)
+    assert refused.status == 2
+    assert "needs a meter" in refused.stderr
+    assert run(*words, "--budget-joules", 5, "--watts", 65).status == 0
+
+
+def test_a_server_is_a_rung_and_its_failure_is_no_loss(run, problems, monkeypatch) -> None:
+    monkeypatch.setenv("KVGRAFT_ENDPOINT_KEY", "sk-secret")
+    right = [completion(f"Answer: {2 * n}") for n in range(4)]
+    with serving(right[0], refusal(401, "sk-secret is no key"), *right[1:]) as server:
+        words = ("solve", problems, "--model", "toy:4", "--verifier", "exact", "--max-tokens", 8)
+        hard = ("--effort", f"greedy + larger:{server.name}")
+        failed = run(*words, *hard, "--json")
+        assert failed.status == 4
+        assert failed.document["error"]["code"] == "endpoint"
+        assert [row["answer"] for row in failed.document["outcomes"]] == ["0"]
+        assert "run the same command again" in failed.stderr
+        assert "sk-secret" not in failed.stdout + failed.stderr
+        again = run(*words, *hard)
+        assert again.status == 0, again.stderr
+        assert "3 solved, 1 known before" in again.stdout
+        assert "unknown tokens decoded" in again.stdout  # this server counts none
+        shown = run("library", "show", failed.document["outcomes"][0]["deposit_id"])
+        assert f"greedy + larger:{server.name}" in shown.stdout
+
+
+# --- problems that stay unsolved, and interruptions ---------------------------------------------
 
 
 def test_unsolved_problems_are_counted_and_no_error(run, problems) -> None:

@@ -5,20 +5,32 @@ Numbers in parentheses are rows of the fault list that these tests answer.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from kvgraft.engines.base import Message
 from kvgraft.engines.toy import ToyShape, ToyTokenizer
-from kvgraft.errors import ContextTooLong, InputError
-from kvgraft.library.ask import Answer, ask
-from kvgraft.library.problem import Problem
+from kvgraft.errors import (
+    BelowMinimum,
+    ContextTooLong,
+    InputError,
+    UnsupportedContent,
+    UsageError,
+)
+from kvgraft.library.address import RequestIdentity
+from kvgraft.library.answer import MINIMUMS
+from kvgraft.library.ask import Answer, Terms, ask
+from kvgraft.library.deposit import Deposit, NewDeposit
+from kvgraft.library.problem import Problem, read_problems
 from kvgraft.library.workspace import Workspace
 from kvgraft.prompt import CUES
 from kvgraft.testing.grafting import DAMAGES, damage
@@ -238,6 +250,20 @@ def test_text_alone_is_returned_as_that(tmp_path: Path, engine: ScriptedEngine) 
     assert answer.logits_sha256 is None
 
 
+def test_text_alone_with_another_answer_than_its_solution_gives_is_a_miss(
+    tmp_path: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.script.pop()  # it does not restate its answer
+    with opened(tmp_path, engine) as workspace:
+        run(workspace)
+        (kept,) = workspace.library.list()
+        swapped = replace(kept, answer="5")  # as by hands that know how to sign a record
+        monkeypatch.setattr(workspace.library, "find", lambda *_: swapped)
+        answer = ask(workspace, FOUR)
+    assert was_fresh(answer, "not_reproduced")
+    assert "gives another answer" in answer.reasons[0]
+
+
 # --- fresh attempts ---------------------------------------------------------------------------
 
 
@@ -315,6 +341,248 @@ def test_another_system_text_template_or_tokenizer_is_another_question(
     engine.tokenizer = ToyTokenizer()
     assert was_fresh(ask(replace(workspace, tenant="B"), FOUR), "no_deposit")
     assert ask(workspace, FOUR).how == "replayed"
+
+
+# --- everything that can change an answer is part of the question (19) --------------------------
+
+TERMS = [
+    Terms(max_tokens=64),
+    Terms(max_tokens=3),
+    Terms(stop=("\n",)),
+    Terms(stop=("\n", "END")),
+    Terms(tool_choice="none"),
+    Terms(tool_choice="auto"),
+    Terms(max_tokens=64, stop=("END",), tool_choice="none"),
+]
+
+
+@pytest.mark.parametrize("terms", TERMS, ids=str)
+def test_other_terms_never_get_the_earlier_answer(workspace: Workspace, terms: Terms) -> None:
+    answer = ask(workspace, FOUR, terms=terms)
+    assert was_fresh(answer, "no_deposit")
+    assert answer.text != "4"
+    assert ask(workspace, FOUR, terms=Terms()).how == "replayed"
+
+
+def test_a_deposit_of_other_terms_is_found_by_those_alone(workspace: Workspace) -> None:
+    plain = workspace.space(None).identity(QUESTION)
+    (deposit,) = workspace.library.list()
+    for terms in TERMS:
+        workspace.library.deposit(_as_new(deposit, terms.identity(plain)))
+    addresses = {one.address for one in workspace.library.list()}
+    assert len(addresses) == len(TERMS) + 1
+    for terms in TERMS:
+        found = ask(workspace, FOUR, terms=terms)
+        assert found.how == "replayed"
+        stored = workspace.library.get(found.deposit_id or "").identity
+        assert (stored.max_tokens, stored.stop, stored.tool_choice) == (
+            terms.max_tokens,
+            terms.stop,
+            terms.tool_choice,
+        )
+    assert ask(workspace, FOUR).deposit_id == deposit.id
+
+
+def _as_new(deposit: Deposit, identity: RequestIdentity) -> NewDeposit:
+    names = {field.name for field in fields(NewDeposit)} - {"finished", "identity"}
+    values = {name: getattr(deposit, name) for name in names}
+    return NewDeposit(**values, identity=identity, finished=True)
+
+
+@pytest.mark.parametrize(
+    "content", [{"tools": (b"{}",)}, {"images": (b"\x89PNG",)}, {"images": (b"",)}], ids=str
+)
+def test_content_that_the_model_cannot_take_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedContent, match="text alone") as refused:
+        Terms(**content)
+    assert (refused.value.http_status, refused.value.exit_status) == (400, 3)
+
+
+@pytest.mark.parametrize("name", ["images", "tools", "image_url", "tool_choice", "stop"])
+def test_a_problem_file_with_such_content_is_refused(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "problems.jsonl"
+    file.write_text(json.dumps({"problem": QUESTION, name: ["x"]}))
+    with pytest.raises(InputError, match=name) as refused:
+        read_problems(file)
+    assert refused.value.http_status == 400
+
+
+def test_terms_bound_the_attempt_too(workspace: Workspace, engine: ScriptedEngine) -> None:
+    engine.on_problem("Count.", "one two three four")
+    count = Problem("", "Count.")
+    assert ask(workspace, count).text == "one two three four"
+    stopped = ask(workspace, count, terms=Terms(stop=("zero", " thr", "two t")))
+    assert (stopped.text, stopped.finished) == ("one ", True)
+    short = ask(workspace, count, terms=Terms(max_tokens=7))
+    assert (short.text, short.finished) == ("one two", False)
+    assert ask(workspace, count, terms=Terms(max_tokens=7), max_new_tokens=3).text == "one"
+    with pytest.raises(InputError, match="stop"):
+        Terms(stop=("a", ""))
+    with pytest.raises(InputError, match="max_tokens"):
+        ask(workspace, count, terms=Terms(max_tokens=0))
+
+
+# --- the least that will do ---------------------------------------------------------------------
+
+
+def test_below_the_minimum_there_is_no_answer(workspace: Workspace, engine: ScriptedEngine) -> None:
+    other = Problem("", "What is 3 + 3?", expected="6")
+    engine.on_problem(other.text, "Answer: 7")
+    engine.forwards.clear()
+    for minimum in ("agreed", "proved", "replayed"):
+        with pytest.raises(BelowMinimum) as refused:
+            ask(workspace, other, minimum=minimum)
+    assert engine.forwards == []  # without a verifier no attempt could be enough
+    with pytest.raises(BelowMinimum) as refused:
+        ask(workspace, other, minimum="proved", verifier=Judge())
+    error = refused.value
+    assert "7" not in str(error)
+    assert (error.exit_status, error.http_status) == (1, 409)
+    assert (error.details["how"], error.details["grade"]) == ("fresh", "none")
+    assert error.details["reasons"] == ["no_deposit: nothing at this exact address"]
+    assert error.details["cost"]["decode_tokens"] == len("Answer: 7") + 1
+    assert error.details["cost"]["seconds"] > 0
+    with pytest.raises(BelowMinimum):  # and a pass would not be a replay
+        ask(workspace, replace(other, expected="7"), minimum="replayed", verifier=Judge())
+    assert ask(workspace, other, minimum="any").answer == "7"
+
+
+def test_at_the_minimum_there_is(workspace: Workspace, engine: ScriptedEngine) -> None:
+    for minimum in MINIMUMS:
+        assert ask(workspace, FOUR, minimum=minimum).how == "replayed"
+    six = Problem("", "What is 3 + 3?", expected="6")
+    engine.on_problem(six.text, "Answer: 6")
+    for minimum in ("any", "agreed", "proved"):
+        answer = ask(workspace, six, minimum=minimum, verifier=Judge())
+        assert (answer.how, answer.grade) == ("fresh", "proved")
+    with pytest.raises(UsageError, match="minimum"):
+        ask(workspace, FOUR, minimum="good")
+
+
+def test_the_grade_of_a_replay_counts_as_well(workspace: Workspace) -> None:
+    (deposit,) = workspace.library.list()
+    agreed = replace(deposit, verdict=replace(deposit.verdict, grade="agreed"))
+    workspace.library.deposit(_as_new(agreed, deposit.identity), supersede=True)
+    for minimum in ("any", "agreed", "replayed"):
+        assert ask(workspace, FOUR, minimum=minimum).grade == "agreed"
+    with pytest.raises(BelowMinimum, match="replayed with grade agreed"):
+        ask(workspace, FOUR, minimum="proved")
+
+
+def test_text_alone_is_no_replay(tmp_path: Path, engine: ScriptedEngine) -> None:
+    engine.script.pop()  # it does not restate its answer
+    with opened(tmp_path, engine) as workspace:
+        run(workspace)
+        assert ask(workspace, FOUR, minimum="proved").how == "recorded"
+        with pytest.raises(BelowMinimum, match="recorded"):
+            ask(workspace, FOUR, minimum="replayed")
+
+
+def test_a_replay_that_differs_is_refused_with_what_it_took(
+    workspace: Workspace, engine: ScriptedEngine
+) -> None:
+    engine.on(SOLUTION + CUES[0], " 5\n")
+    with pytest.raises(BelowMinimum) as refused:
+        ask(workspace, FOUR, minimum="replayed")
+    assert refused.value.details["cost"]["decode_tokens"] == 3
+    assert "not_reproduced" in refused.value.details["reasons"][0]
+
+
+# --- keeping a fresh answer ---------------------------------------------------------------------
+
+
+def test_a_verified_attempt_can_be_kept(workspace: Workspace, engine: ScriptedEngine) -> None:
+    six = Problem("", "What is 3 + 3?", expected="6")
+    engine.on_problem(six.text, "Answer: 6")
+    engine.on("Answer: 6" + CUES[0], " 6\n")
+    made = ask(workspace, six, verifier=Judge(), keep=True)
+    assert (made.how, made.grade, made.deposit_id) == ("fresh", "proved", None)
+    deposit = workspace.library.get(made.kept or "")
+    assert (deposit.source, deposit.answer) == ("ask", "6")
+    assert deposit.cost["decode_tokens"] == made.cost.decode_tokens
+    again = ask(workspace, replace(six, expected=None), keep=True, verifier=Judge())
+    assert (again.how, again.deposit_id, again.kept) == ("replayed", deposit.id, None)
+    failed = ask(workspace, Problem("", QUESTION + "!", "9"), verifier=Judge(), keep=True)
+    assert failed.kept is None
+    assert workspace.library.count() == 2
+    assert sound(workspace)
+
+
+@pytest.mark.parametrize("stale", ["another day", "damaged", "not reproduced"])
+def test_what_is_kept_takes_the_place_of_what_does_not_serve(
+    tmp_path: Path, engine: ScriptedEngine, stale: str
+) -> None:
+    engine.tokenizer = Dated()
+    with opened(tmp_path, engine) as workspace:
+        (outcome,) = run(workspace)
+        engine.on_problem(QUESTION, "Again:\nAnswer: 4")
+        engine.on("Again:\nAnswer: 4" + CUES[0], " 4\n")
+        if stale == "another day":
+            engine.tokenizer.day = "2 May"
+        elif stale == "damaged":
+            with sqlite3.connect(workspace.library.path) as connection:
+                connection.execute("UPDATE deposits SET trace = '5'")
+            connection.close()
+        else:
+            engine.on(SOLUTION + CUES[0], " 5\n")
+        made = ask(workspace, FOUR, verifier=Judge(), keep=True)
+        assert made.how == "fresh"
+        assert made.kept not in (None, outcome.deposit_id)
+        again = ask(workspace, FOUR)
+        assert (again.how, again.deposit_id) == ("replayed", made.kept)
+
+
+def test_what_cannot_be_kept_is_refused(workspace: Workspace) -> None:
+    with pytest.raises(UsageError, match="kept"):
+        ask(workspace, FOUR, keep=True)
+    with pytest.raises(UsageError, match="kept"):
+        ask(workspace, FOUR, keep=True, verifier=Judge(), terms=Terms(max_tokens=9))
+
+
+# --- a template that changes between runs -------------------------------------------------------
+
+
+class Dated(ToyTokenizer):
+    """Renders today's date, which its digest does not know."""
+
+    day = "1 May"
+
+    def render(self, messages: Sequence[Message]) -> str:
+        return super().render(messages).replace("<bos>", f"<bos>Today is {self.day}. ")
+
+
+def test_yesterdays_deposit_is_not_replayed_under_todays_prompt(
+    tmp_path: Path, engine: ScriptedEngine
+) -> None:
+    tokenizer = Dated()
+    engine.tokenizer = tokenizer
+    with opened(tmp_path, engine) as workspace:
+        (first,) = run(workspace)
+        assert ask(workspace, FOUR).how == "replayed"
+        tokenizer.day = "2 May"
+        answer = ask(workspace, FOUR)
+        assert was_fresh(answer, "rendering")
+        assert answer.reuse is not None
+        assert answer.reuse.reused_tokens == 0
+        with pytest.raises(BelowMinimum, match="replayed"):
+            ask(workspace, FOUR, minimum="replayed")
+        (second,) = run(workspace)  # it takes the stale one's place
+        assert ask(workspace, FOUR).deposit_id == second.deposit_id != first.deposit_id
+        tokenizer.day = "1 May"  # and a clock set back does not bring that back
+        assert was_fresh(ask(workspace, FOUR), "rendering")
+
+
+def test_a_template_with_another_digest_and_the_same_text_is_another_question(
+    workspace: Workspace, engine: ScriptedEngine
+) -> None:
+    engine.tokenizer = OtherTemplate()
+    assert was_fresh(ask(workspace, FOUR), "no_deposit")
+    (outcome,) = run(workspace)
+    assert outcome.state == "solved"  # each template has its own deposit from now on
+    assert ask(workspace, FOUR).deposit_id == outcome.deposit_id
+    engine.tokenizer = ToyTokenizer()
+    before = ask(workspace, FOUR)
+    assert (before.how, before.deposit_id != outcome.deposit_id) == ("replayed", True)
 
 
 # --- nearly the same is not the same (20) ------------------------------------------------------

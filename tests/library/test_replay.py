@@ -11,11 +11,20 @@ from typing import Any
 import pytest
 
 from kvgraft.engines.toy import ToyShape, ToyTokenizer
-from kvgraft.errors import ContextTooLong
+from kvgraft.errors import ContextTooLong, InputError, LimitExceeded
 from kvgraft.evidence.worker import raw_digests
 from kvgraft.library import replay as replay_module
-from kvgraft.library.deposit import Deposit
-from kvgraft.library.replay import Replay, rendered_otherwise, replay, reproduces
+from kvgraft.library.deposit import Deposit, Grounds
+from kvgraft.library.replay import (
+    Replay,
+    make_deposit,
+    rendered_otherwise,
+    replay,
+    reproduces,
+)
+from kvgraft.library.restate import same_answer
+from kvgraft.library.verify.base import Case
+from kvgraft.library.verify.exact import ExactVerifier
 from kvgraft.library.workspace import Workspace
 from kvgraft.limits import MAX_ANSWER_TOKENS
 from kvgraft.prompt import CUES, Prompt, problem_prompt
@@ -270,3 +279,106 @@ def test_the_record_holds_what_the_model_restates(
     assert deposit.verdict.answer == deposit.answer == "4"
     assert bytes(deposit.answer_ids) == b" 4 or so\n"
     assert FOUR.expected == deposit.answer
+
+
+# --- what is kept with it -------------------------------------------------------------------------
+
+
+def test_what_was_judged_and_who_wrote_it_is_kept(workspace: Workspace) -> None:
+    deposit = deposited(workspace)
+    assert deposit.grounds == Grounds("judge", FOUR.case(), "", "4")
+    made = deposit.provenance
+    assert (made["model"], made["rung"], made["attempts"]) == ("toy:0", "sample:3", 3)
+    assert isinstance(made["seed"], int)
+    assert made["sampling"] == {"temperature": 0.8, "top_p": 0.95, "seed": 0}
+    assert deposit.verified_at == deposit.created_at
+
+
+def planted(workspace: Workspace, **options: Any) -> Deposit:
+    """A deposit of `FOUR`, made directly."""
+    case = options.pop("case", FOUR.case())
+    verdict = options.pop("verdict", None) or ExactVerifier().verify(FOUR.case(), SOLUTION)
+    judge = options.pop("judge", ExactVerifier())
+    prompt = problem_prompt(workspace.engine.tokenizer, QUESTION, None)
+    return make_deposit(
+        workspace, FOUR, prompt, SOLUTION + " \n", verdict, judge, {}, case=case, **options
+    )
+
+
+def test_a_deposit_with_an_end_and_a_history(workspace: Workspace) -> None:
+    deposit = planted(workspace, expires_at="2999-01-01", provenance={"seed": 5})
+    assert deposit.expires_at == "2999-01-01T00:00:00.000000+00:00"
+    assert deposit.provenance == {"seed": 5}
+    assert deposit.grounds == Grounds("exact", FOUR.case(), " \n", "4")
+    assert deposit.trace == SOLUTION
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"expires_at": "soon"}, InputError),
+        ({"provenance": {"seed": float("nan")}}, InputError),
+        ({"case": Case("another problem")}, InputError),
+        ({"case": FOUR.case([str(n**20) for n in range(60_000)])}, LimitExceeded),
+    ],
+    ids=["end", "provenance", "case", "peers"],
+)
+def test_what_is_refused_costs_no_replay(
+    workspace: Workspace,
+    replays: Callable[..., list[Replay]],
+    options: dict[str, Any],
+    error: type[Exception],
+) -> None:
+    seen = replays()
+    with pytest.raises(error):
+        planted(workspace, **options)
+    assert seen == []
+    assert workspace.library.count(status=None) == 0
+
+
+@pytest.mark.parametrize(
+    ("restated", "outcome"),
+    [(" 4\n", "replays"), (" 4.0\n", "replays"), (" 5\n", "text_only"), (" .\n", "text_only")],
+)
+def test_where_attempts_are_compared_a_restated_answer_has_no_vote(
+    workspace: Workspace, engine: ScriptedEngine, restated: str, outcome: str
+) -> None:
+    engine.on(SOLUTION + CUES[0], restated)
+    judge = Judge(needs=frozenset({"peers"}))
+    case = FOUR.case(["Answer: 4", "Answer: 5"])
+    agreed = replace(judge.verify(FOUR.case(), SOLUTION), grade="agreed")
+    judge.seen.clear()
+    deposit = planted(workspace, judge=judge, case=case, verdict=agreed)
+    assert judge.seen == []
+    assert deposit.replay == outcome
+    assert deposit.verdict.grade == "agreed"
+    assert deposit.grounds is not None
+    assert deposit.grounds.case == case
+    if outcome == "replays":
+        assert deposit.grounds.restated == deposit.answer == restated.strip()
+        assert deposit.verdict.evidence["solution"] == agreed.evidence
+    else:
+        assert (deposit.answer, deposit.grounds.restated) == ("4", None)
+        assert deposit.verdict == agreed
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("4", "4", True),
+        ("4", " 4 ", True),
+        ("4", "4.0", True),
+        ("1/2", "0.5", True),
+        ("4", "-4", False),
+        ("4", "44", False),
+        ("x^2", "x2", False),
+        ("", "", False),
+        (" ", "", False),
+        ("4", "", False),
+        ("a" * 5_000, "a" * 5_000, True),
+        ("a" * 5_000, "a" * 5_001, False),
+    ],
+)
+def test_answers_that_are_one(one: str, other: str, same: bool) -> None:
+    assert same_answer(one, other) is same
+    assert same_answer(other, one) is same

@@ -11,6 +11,7 @@ from kvgraft import limits
 from kvgraft.decode import Sampling
 from kvgraft.errors import InputError, UsageError, VerifierError
 from kvgraft.library.ask import ask
+from kvgraft.library.budget import Budget
 from kvgraft.library.problem import Problem
 from kvgraft.library.solve import Effort, Outcome, run_key, solve_all
 from kvgraft.library.verify.base import Case, Verdict
@@ -71,7 +72,9 @@ def test_what_was_kept_says_what_it_took(workspace: Workspace) -> None:
     (outcome,) = run(workspace)
     deposit = workspace.library.get(outcome.deposit_id or "")
     assert (deposit.problem, deposit.trace, deposit.cue) == (QUESTION, SOLUTION, CUES[0])
-    assert deposit.cost == outcome.cost.as_dict()
+    rungs = [rung.as_dict() for rung in outcome.rungs]
+    assert deposit.cost == {**outcome.cost.as_dict(), "rungs": rungs}
+    assert [rung["rung"] for rung in rungs] == ["sample:3"]
     assert (deposit.model, deposit.fingerprint) == (
         workspace.engine.model,
         workspace.engine.fingerprint.hex,
@@ -227,8 +230,18 @@ def test_a_run_is_named_by_all_that_changes_its_end(workspace: Workspace) -> Non
         run_key(workspace, Judge(name="other"), EFFORT),
         run_key(workspace, Judge(version="2"), EFFORT),
         run_key(workspace, Judge(), Effort(3, 101)),
+        run_key(workspace, Judge(), Effort(4, 100)),
+        run_key(workspace, Judge(), Effort(3, 100, Sampling(seed=1))),
+        run_key(workspace, Judge(), Effort(3, 100, rungs="greedy + sample")),
+        run_key(workspace, Judge(), Effort(3, 100, rungs="larger:a + sample")),
+        run_key(workspace, Judge(), Effort(3, 100, rungs="larger:b + sample")),
+        run_key(workspace, Judge(), Effort(3, 100, budget=Budget(tokens=1))),
+        run_key(workspace, Judge(), Effort(3, 100, budget=Budget(seconds=1))),
     }
-    assert len(names) == 6
+    assert len(names) == 13
+    # However it is written, it is the same effort.
+    same = Effort(8, 100, rungs="sample:3")
+    assert run_key(workspace, Judge(), same) == run_key(workspace, Judge(), EFFORT)
 
 
 def test_ctrl_c_leaves_no_trace_and_the_next_run_goes_on(tmp_path: Path) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,3 +148,49 @@ def test_a_window_that_does_not_reach_back_serves_as_well(tmp_path: Path) -> Non
         (outcome,) = run(workspace, effort=Effort(1, 60))
         assert outcome.replays
         assert ask(workspace, FOUR).exact
+
+
+# --- two processes at one problem -------------------------------------------------------------
+
+
+def child(root: Path, own: str, other: str) -> None:
+    """Solves `FOUR`, and deposits it when the other process is about to do so, too."""
+
+    def wait(trace: str) -> None:
+        if trace == SOLUTION:
+            (root / own).touch()
+            deadline = time.monotonic() + 60
+            while not (root / other).exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.002)
+
+    with opened(root / "store", solving_engine()) as workspace:
+        (outcome,) = run(workspace, judge=Judge(before=wait))
+        print(json.dumps([outcome.state, outcome.deposit_id, outcome.answer, outcome.replays]))
+
+
+def test_two_processes_that_solve_one_problem_make_one_deposit(tmp_path: Path) -> None:
+    names = ("one", "two")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(tmp_path), own, other],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for own, other in (names, names[::-1])
+    ]
+    ended = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], ended
+    first, second = (json.loads(stdout) for stdout, _ in ended)
+    assert first == second
+    assert (first[0], *first[2:]) == ("solved", "4", True)
+    with opened(tmp_path / "store", solving_engine()) as workspace:
+        assert workspace.library.count(status=None) == 1
+        assert sound(workspace)
+        assert ask(workspace, FOUR).exact
+
+
+if __name__ == "__main__":
+    child(Path(sys.argv[1]), *sys.argv[2:])

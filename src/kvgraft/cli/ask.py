@@ -16,28 +16,35 @@ from kvgraft.cli.output import (
     duration,
     printable,
     size,
+    work,
     write_document,
     write_facts,
     write_line,
 )
 from kvgraft.cli.progress import Watch
 from kvgraft.cli.session import EngineOptions, opened
-from kvgraft.errors import CheckFailed, InputError, LimitExceeded, UsageError
-from kvgraft.limits import MAX_PROMPT_BYTES
+from kvgraft.errors import BelowMinimum, InputError, LimitExceeded, UsageError
+from kvgraft.limits import MAX_PROMPT_BYTES, MAX_TRANSFERRED_SOLUTIONS
 
 if TYPE_CHECKING:
-    from kvgraft.library.ask import Answer
+    from kvgraft.library.answer import Answer
     from kvgraft.library.problem import Problem
 
 
-class Require(str, Enum):
-    """The least that an answer has to be, weakest first."""
+class Minimum(str, Enum):
+    """The least that an answer has to be."""
 
-    recorded = "recorded"
+    any = "any"
+    agreed = "agreed"
+    proved = "proved"
     replayed = "replayed"
 
 
-_STRENGTH = ("fresh", "recorded", "replayed")
+class Position(str, Enum):
+    """Where related solutions stand."""
+
+    single = "single"
+    page = "page"
 
 
 ProblemText = Annotated[
@@ -74,14 +81,36 @@ Expected = Annotated[
         show_default=False,
     ),
 ]
-Required = Annotated[
-    Require | None,
+Least = Annotated[
+    Minimum,
     typer.Option(
-        "--require",
-        help="Status 1 if the answer is less than that: recorded (a verified deposit) or "
-        "replayed (decoded from its state as well).",
+        "--minimum",
+        help="The least that will do: a grade (agreed, proved), or a replay. Below it there is no "
+        "answer, and status 1.",
+    ),
+]
+TransferOption = Annotated[
+    Position | None,
+    typer.Option(
+        "--transfer",
+        help="Without a deposit of this problem, put related solutions before the attempt: a "
+        "single one before each, or a page with all of them.",
         show_default=False,
     ),
+]
+Solutions = Annotated[
+    int,
+    typer.Option(
+        "--solutions",
+        min=1,
+        max=MAX_TRANSFERRED_SOLUTIONS,
+        metavar="N",
+        help="At most so many related solutions.",
+    ),
+]
+Keep = Annotated[
+    bool,
+    typer.Option("--keep", help="Deposit the answer, if it is new and the verifier passes it."),
 ]
 
 
@@ -93,7 +122,11 @@ def ask_command(
     max_tokens: options.MaxTokens = 256,
     verifier: VerifierOption = None,
     expected: Expected = None,
-    require: Required = None,
+    minimum: Least = Minimum.any,
+    transfer: TransferOption = None,
+    solutions: Solutions = 3,
+    attempts: options.Attempts = 1,
+    keep: Keep = False,
     store: options.Store = None,
     tenant: options.Tenant = "public",
     engine: options.EngineOption = options.Engine.transformers,
@@ -102,48 +135,76 @@ def ask_command(
     device: options.Device = "cpu",
     threads: options.Threads = None,
     paranoid: options.Paranoid = False,
+    watts: options.Watts = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Answer a problem from its deposit, or afresh.
 
-    The deposit at the problem's exact address is replayed; without one, a single attempt is made.
-    The answer says how it came about, its grade (proved, agreed or none), whether its logits are
-    exact, where it comes from, and why not more was reused. A fresh attempt is not deposited:
-    'kvgraft solve' does that.
+    The deposit at the problem's exact address is replayed; without one, a single attempt is made,
+    or, with --transfer, up to --attempts with related solutions in context, until the verifier
+    passes one. The answer says how it came about (replayed, recorded, transferred or fresh), its
+    grade (proved, agreed or none), whether its logits are exact, where it comes from, and why not
+    more was reused. A new answer is deposited only with --keep.
     """
+    from kvgraft.library.transfer import Transfer
     from kvgraft.library.verify.base import make_verifier
 
-    problem = _problem(text, file, system, expected)
-    if expected is not None and verifier is None:
-        raise UsageError("--expected is for a verifier", hint="add --verifier, such as math")
+    problem = given_problem(text, file, system, expected)
+    check_options(verifier, expected, keep)
+    if transfer is None and (attempts, solutions) != (1, 3):
+        raise UsageError("--attempts and --solutions are for --transfer")
+    if attempts > 1 and verifier is None:
+        raise UsageError("--attempts is for a verifier, which says when to stop")
+    context = Transfer(transfer.value, solutions, attempts) if transfer else None
     judge = None if verifier is None else make_verifier(verifier)
     chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     try:
         with (
             Watch(f"opening {model}") as watch,
-            opened(model, store, tenant, chosen, watch, load.value) as memory,
+            opened(model, store, tenant, chosen, watch, load.value, watts) as memory,
         ):
             watch.restart("answering")
-            answer = memory.ask(problem, verifier=judge, max_new_tokens=max_tokens)
+            answer = memory.ask(
+                problem,
+                verifier=judge,
+                max_new_tokens=max_tokens,
+                minimum=minimum.value,
+                transfer=context,
+                keep=keep,
+            )
             if memory.engine.model.startswith("toy"):
                 watch.say("warning: the toy has random weights, its answers are noise")
+    except BelowMinimum as error:
+        raise Stopped(error, error.details) from error
     finally:
         if judge is not None:
             judge.close()
-    if not as_json:
-        show_answer(answer)
-    if require and _STRENGTH.index(answer.how) < _STRENGTH.index(require.value):
-        failed = CheckFailed(
-            f"the answer is {answer.how}, not {require.value}",
-            where="--require",
-            hint="; ".join(answer.reasons) or "solve the problem first",
-        )
-        raise Stopped(failed, asdict(answer))
     if as_json:
         write_document(asdict(answer))
+    else:
+        show_answer(answer)
 
 
-def _problem(text: str | None, file: Path | None, system: str | None, key: str | None) -> Problem:
+def check_options(verifier: str | None, expected: str | None, keep: bool) -> None:
+    """Refuse options that are for a verifier where there is none.
+
+    Raises:
+        UsageError: `expected` or `keep`, and no verifier.
+    """
+    if verifier is None and (expected is not None or keep):
+        name = "--keep" if expected is None else "--expected"
+        raise UsageError(f"{name} is for a verifier", hint="add --verifier, such as math")
+
+
+def given_problem(
+    text: str | None, file: Path | None, system: str | None, key: str | None
+) -> Problem:
+    """The problem that the command line gives, in its words or in a file.
+
+    Raises:
+        UsageError: neither or both.
+        InputError, LimitExceeded: the file is unusable.
+    """
     from kvgraft.library.problem import Problem
 
     if (text is None) == (file is None):
@@ -191,12 +252,15 @@ def show_answer(answer: Answer) -> None:
         ("grade", answer.grade),
         ("exact", _exact(answer)),
         ("deposit", answer.deposit_id or "none"),
+        *([("in context", ", ".join(answer.context))] if answer.context else []),
+        *([("kept as", answer.kept)] if answer.kept else []),
         *((name.replace("_", " "), value) for name, value in answer.provenance.items()),
         (
             "cost",
             f"{cost.decode_tokens} tokens decoded, {cost.prefill_tokens} computed, "
             f"{cost.reused_tokens} reused, {duration(cost.seconds)}",
         ),
+        ("work", work(cost.as_dict())),
     ]
     if not answer.finished:
         facts.append(("cut off", "yes: the attempt used all its tokens (--max-tokens)"))

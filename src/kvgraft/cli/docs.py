@@ -36,7 +36,8 @@ _STATUSES = {
     errors.EXIT_FAILED_CHECK: "a check ran to its end, and its answer is no",
     errors.EXIT_USAGE: "the command line is wrong",
     errors.EXIT_INPUT: "what was given is unusable: a file, a line of it, a text, an id",
-    errors.EXIT_MODEL: "the model is unknown, unreadable, unsupported or cannot be fetched",
+    errors.EXIT_MODEL: "the model is unknown, unreadable, unsupported or cannot be fetched, or "
+    "its server fails",
     errors.EXIT_MISSING_EXTRA: "an optional dependency is not installed",
     errors.EXIT_STORE: "the store or the library cannot be read or written",
     errors.EXIT_ARTIFACT: "a stored artifact cannot be used (a command that can go on without it "
@@ -67,17 +68,43 @@ DOCUMENTS = {
     "solve": ("outcomes", "totals"),
     "ask": (
         *("how", "text", "answer", "grade", "exact", "cost", "deposit_id", "finished"),
-        *("logits_sha256", "provenance", "reasons", "reuse"),
+        *("logits_sha256", "context", "kept", "provenance", "reasons", "reuse"),
+    ),
+    "follow-up": ("parent", "history_tokens", "answer", "compared"),
+    **dict.fromkeys(
+        ("study run", "study score", "study report"),
+        (
+            *("format", "kvgraft", "name", "question", "registration", "problems", "models"),
+            *("controls_verified_wrongly", "findings"),
+        ),
     ),
     "library ls": ("deposits", "total"),
     "library show": (
         *("id", "created_at", "status", "tenant", "model", "problem", "system", "answer"),
-        *("grade", "verifier", "replay", "replay_reason", "source", "fingerprint", "address"),
-        *("prompt", "trace", "cue", "token_ids", "answer_ids", "verdict", "cost", "artifact"),
-        *("replay_logits_sha256", "parent", "revoked_at", "revoke_reason", "audit"),
+        *("grade", "verifier", "replay", "replay_reason", "source", "expires_at", "fingerprint"),
+        *("address", "prompt", "trace", "cue", "token_ids", "answer_ids", "verdict", "judged"),
+        *("verified_at", "cost", "provenance", "artifact", "replay_logits_sha256", "parent"),
+        *("origin", "revoked_at", "revoke_reason", "audit", "made_with", "supersedes"),
+        "superseded_by",
     ),
-    "library revoke": ("revoked",),
+    "library revoke": ("revoked", "made_with", "dry_run"),
+    "library expire": ("changed", "expires_at"),
+    "library audit": ("events",),
+    "library reverify": ("deposits", "totals"),
+    "library rebuild": ("deposits", "totals"),
     "library check": ("ok", "deposits", "problems"),
+    "method learn": ("outcomes",),
+    "method ls": ("methods",),
+    "method show": (
+        *("id", "state", "why", "created_at", "revoked_at", "tenant", "model", "grade"),
+        *("problems", "phrasings", "programs", "types", "answers", "checker", "cost", "detail"),
+        *("evidence", "audit"),
+    ),
+    "method ask": (
+        *("answered", "answer", "grade", "methods", "parameters", "programs", "reason", "detail"),
+        "cost",
+    ),
+    "method revoke": ("revoked",),
     "store stats": ("packs", "pack_bytes", "objects", "roles", "fingerprints", "alarms"),
     "store check": (
         *("ok", "packs", "objects", "fingerprints", "size_bytes", "unlisted_objects"),
@@ -91,6 +118,8 @@ DOCUMENTS = {
 
 _ENVIRONMENT = {
     "KVGRAFT_STORE": "folder of states and deposits, where `--store` is not given",
+    "KVGRAFT_ENDPOINT_KEY": "the key of an OpenAI-compatible server, where `--effort` names one",
+    "KVGRAFT_DATA": "folder of data sets that studies name; else `../shared/data`",
     "KVGRAFT_CACHE": "folder of fetched and converted models and of their digests",
     "XDG_DATA_HOME": "without `KVGRAFT_STORE`, the store is `kvgraft` in it (else in "
     "`~/.local/share`)",

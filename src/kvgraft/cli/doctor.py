@@ -86,6 +86,8 @@ def examine(store: options.Store, say: Callable[[str], None]) -> Iterator[Check]
     yield from _verifiers()
     say("asking torch for CUDA devices")
     yield _cuda()
+    say("looking for energy meters")
+    yield _energy()
 
 
 def machine_checks(say: Callable[[str], None]) -> Iterator[Check]:
@@ -152,6 +154,15 @@ def _cuda() -> Check:
         return Check("cuda", OK, f"{', '.join(found['devices'])} (torch for {found['build']})")
     built = f"torch is built for CUDA {found['build']}" if found["build"] else "torch has none"
     return Check("cuda", OK, f"no device ({built}); the CPU is used")
+
+
+def _energy() -> Check:
+    from kvgraft.energy import EnergyMeter
+
+    meter = EnergyMeter()
+    if meter.sources:
+        return Check("energy", OK, meter.describe())
+    return Check("energy", WARN, meter.describe(), "joules are not measured; --watts estimates")
 
 
 # --- the machine --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -25,16 +25,29 @@ from kvgraft.limits import MAX_LISTED_DEPOSITS
 
 if TYPE_CHECKING:
     from kvgraft.library.records import AuditEvent, Deposit, Library
+    from kvgraft.library.verify.base import Case
 
 DepositId = Annotated[
     str, typer.Argument(metavar="ID", help="A deposit's id, as 'library ls' prints it.")
 ]
+OneId = Annotated[
+    str | None, typer.Option("--id", metavar="ID", help="This deposit alone.", show_default=False)
+]
+
+
+class _Others(NamedTuple):
+    """Other deposits: those made with one in context, which it superseded, what superseded it."""
+
+    made_with: tuple[str, ...]
+    supersedes: str | None
+    superseded_by: str | None
 
 
 class Status(str, Enum):
     """Which deposits to list."""
 
     active = "active"
+    expired = "expired"
     revoked = "revoked"
     superseded = "superseded"
     all = "all"
@@ -102,38 +115,16 @@ def show_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a deposit: solution, verdict, cost, history."""
+    from kvgraft.library.transfer import made_with
+
     with existing_library(store, read_only=True) as library:
-        deposit = _own(library, id, tenant)
+        deposit = own_deposit(library, id, tenant)
         events = library.audit(id)
+        others = _Others(made_with(library, id), *library.neighbours(id))
     if as_json:
-        write_document(_whole(deposit, events))
+        write_document(_whole(deposit, events, others))
     else:
-        _show(deposit, events)
-
-
-def revoke_command(
-    id: DepositId,
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="WHY", help="Kept in the record's history.")
-    ],
-    store: options.Store = None,
-    tenant: options.Tenant = "public",
-    as_json: options.AsJson = False,
-) -> None:
-    """Revoke a deposit for good.
-
-    Neither it nor the follow-ups that rest on it are ever answered from again.
-    """
-    with existing_library(store, read_only=False) as library:
-        _check_own(library, id, tenant)
-        revoked = library.revoke(id, reason)
-    if as_json:
-        write_document({"revoked": list(revoked)})
-        return
-    for one in revoked:
-        write_line(f"revoked {one}")
-    if not revoked:
-        write_line(f"{id} was revoked before; its first reason stays")
+        _show(deposit, events, others)
 
 
 def check_command(store: options.Store = None, as_json: options.AsJson = False) -> None:
@@ -162,7 +153,7 @@ def check_command(store: options.Store = None, as_json: options.AsJson = False) 
 # --- whose it is --------------------------------------------------------------------------------
 
 
-def _own(library: Library, id: str, tenant: str) -> Deposit:
+def own_deposit(library: Library, id: str, tenant: str) -> Deposit:
     """The deposit, if it is the tenant's: another's is not found, as everywhere."""
     deposit = library.get(id)
     if deposit.tenant != tenant:
@@ -170,9 +161,10 @@ def _own(library: Library, id: str, tenant: str) -> Deposit:
     return deposit
 
 
-def _check_own(library: Library, id: str, tenant: str) -> None:
+def check_own(library: Library, id: str, tenant: str) -> None:
+    """Refuse an id that is not the tenant's."""
     try:
-        _own(library, id, tenant)
+        own_deposit(library, id, tenant)
     except RecordNotFound:
         raise _not_found(id, tenant) from None
     except StoreError:
@@ -203,11 +195,13 @@ def _brief(deposit: Deposit) -> dict[str, Any]:
         "replay": deposit.replay,
         "replay_reason": deposit.replay_reason,
         "source": deposit.source,
+        "expires_at": deposit.expires_at,
         "fingerprint": deposit.fingerprint,
     }
 
 
-def _whole(deposit: Deposit, events: tuple[AuditEvent, ...]) -> dict[str, Any]:
+def _whole(deposit: Deposit, events: tuple[AuditEvent, ...], others: _Others) -> dict[str, Any]:
+    grounds = deposit.grounds
     return {
         **_brief(deposit),
         "address": deposit.address.hex(),
@@ -217,33 +211,57 @@ def _whole(deposit: Deposit, events: tuple[AuditEvent, ...]) -> dict[str, Any]:
         "token_ids": list(deposit.token_ids),
         "answer_ids": list(deposit.answer_ids),
         "verdict": asdict(deposit.verdict),
+        "judged": grounds and {**asdict(grounds), "case": _case(grounds.case)},
+        "verified_at": deposit.verified_at,
         "cost": dict(deposit.cost),
+        "provenance": dict(deposit.provenance),
         "artifact": deposit.artifact,
         "replay_logits_sha256": deposit.replay_logits_sha256,
         "parent": deposit.parent,
+        "origin": deposit.origin,
         "revoked_at": deposit.revoked_at,
         "revoke_reason": deposit.revoke_reason,
         "audit": [asdict(event) for event in events],
+        "made_with": list(others.made_with),
+        "supersedes": others.supersedes,
+        "superseded_by": others.superseded_by,
     }
 
 
-def _show(deposit: Deposit, events: tuple[AuditEvent, ...]) -> None:
-    verdict = deposit.verdict
+def _case(case: Case) -> dict[str, Any]:
+    return {"expected": case.expected, "checks": dict(case.checks), "peers": list(case.peers)}
+
+
+def _show(deposit: Deposit, events: tuple[AuditEvent, ...], others: _Others) -> None:
+    verdict, grounds, made = deposit.verdict, deposit.grounds, deposit.provenance
     kept = deposit.replay.replace("_", " ")
     facts = [
         ("id", deposit.id),
         ("status", deposit.status),
         ("revoked", f"{deposit.revoked_at}: {deposit.revoke_reason}"),
         ("created", deposit.created_at),
+        ("holds until", deposit.expires_at or "no end"),
         ("tenant", deposit.tenant),
         ("model", deposit.model),
         ("fingerprint", deposit.fingerprint),
         ("answer", deposit.answer),
         ("grade", f"{verdict.grade}, by {verdict.verifier} {verdict.version}"),
+        ("judged with", "not kept, so not again" if grounds is None else grounds.spec),
+        ("verified", deposit.verified_at),
         ("kept as", f"{kept}: {deposit.replay_reason}" if deposit.replay_reason else kept),
         ("state", f"{len(deposit.token_ids)} tokens, artifact {deposit.artifact or 'none'}"),
         ("parent", deposit.parent or "none"),
-        ("cost", ", ".join(f"{name} {_value(value)}" for name, value in deposit.cost.items())),
+        ("copy of", deposit.origin or "none"),
+        ("supersedes", others.supersedes or "none"),
+        ("superseded by", others.superseded_by or "none"),
+        ("source", deposit.source),
+        ("provenance", ", ".join(f"{n} {_value(v)}" for n, v in made.items()) or "not kept"),
+        ("made with it", ", ".join(others.made_with) or "none"),
+        ("effort", " + ".join(rung["rung"] for rung in deposit.cost.get("rungs", ())) or "none"),
+        (
+            "cost",
+            ", ".join(f"{n} {_value(v)}" for n, v in deposit.cost.items() if n != "rungs"),
+        ),
     ]
     if deposit.revoked_at is None:
         facts = [fact for fact in facts if fact[0] != "revoked"]
@@ -257,8 +275,14 @@ def _show(deposit: Deposit, events: tuple[AuditEvent, ...]) -> None:
             write_line(f"\n--- {title} ---\n{printable(text)}")
     write_line("\n--- history ---")
     for event in events:
-        details = ", ".join(f"{name} {_value(value)}" for name, value in event.detail.items())
-        write_line(f"{event.at}  {event.event}  {printable(details)}")
+        write_line(f"{event.at}  {event.event}  {printable(event_words(event))}")
+
+
+def event_words(event: AuditEvent) -> str:
+    """What the log says of an event, for people."""
+    return ", ".join(
+        f"{name} {'none' if value is None else value}" for name, value in event.detail.items()
+    )
 
 
 def _value(value: object) -> str:

@@ -14,13 +14,19 @@ from kvgraft.cli import (
     ask,
     demo_command,
     doctor,
+    followup,
     library,
+    library_again,
+    library_life,
+    methods,
+    methods_learn,
     models,
     probe,
     prove,
     report,
     solve,
     store,
+    study,
 )
 from kvgraft.cli.edge import PROGRAM, EdgeGroup
 from kvgraft.cli.options import examples
@@ -51,7 +57,10 @@ def make_app() -> typer.Typer:
     _add_report(app)
     _add_solve(app)
     _add_ask(app)
+    _add_follow_up(app)
+    _add_study(app)
     _add_library(app)
+    _add_method(app)
     _add_store(app)
     _add_models(app)
     return app
@@ -86,6 +95,9 @@ def _add_solve(app: typer.Typer) -> None:
     shown = examples(
         "kvgraft solve problems.jsonl --model demo:smollm2 --verifier math --attempts 16",
         "kvgraft solve code.jsonl --model demo:qwen-coder-0.5b --verifier 'command:./check.py'",
+        "kvgraft solve hard.jsonl --model demo:qwen-coder-0.5b --verifier math "
+        "--effort 'greedy + sample:8 + correct:2 + larger:demo:qwen-coder-1.5b' "
+        "--budget-tokens 20000",
     )
     app.command("solve", epilog=shown)(solve.solve_command)
 
@@ -93,22 +105,87 @@ def _add_solve(app: typer.Typer) -> None:
 def _add_ask(app: typer.Typer) -> None:
     shown = examples(
         "kvgraft ask 'What is 17 + 25?' --model demo:smollm2",
-        "kvgraft ask --file problem.txt --model demo:smollm2 --require replayed --json",
+        "kvgraft ask --file problem.txt --model demo:smollm2 --minimum replayed --json",
         "kvgraft ask 'What is 6 * 7?' --model demo:smollm2 --verifier math --expected 42",
+        "kvgraft ask 'What is 6 * 7?' --model demo:smollm2 --verifier math --expected 42 "
+        "--transfer single --attempts 8 --keep",
     )
     app.command("ask", epilog=shown)(ask.ask_command)
 
 
+def _add_follow_up(app: typer.Typer) -> None:
+    shown = examples(
+        "kvgraft follow-up 0650f6d2b3a4c1f00ddecafe 'Explain step 2.' --model demo:smollm2",
+        "kvgraft follow-up 0650f6d2b3a4c1f00ddecafe 'And for 12?' --model demo:smollm2 --compare",
+    )
+    app.command("follow-up", epilog=shown)(followup.follow_up_command)
+
+
+def _add_study(app: typer.Typer) -> None:
+    run = (
+        "kvgraft study run demo.json --out demo-study",
+        "kvgraft study run demo.json --out demo-study --resume",
+    )
+    score = "kvgraft study score demo-study --data ../shared/data"
+    report = "kvgraft study report demo-study -o report.html"
+    group = _group("Studies that are registered before they are run.", run[0], report)
+    group.command("run", epilog=examples(*run))(study.run_command)
+    group.command("score", epilog=examples(score))(study.score_command)
+    group.command("report", epilog=examples(report))(study.report_command)
+    app.add_typer(group, name="study")
+
+
 def _add_library(app: typer.Typer) -> None:
+    id = "0650f6d2b3a4c1f00ddecafe"
     ls = ("kvgraft library ls", "kvgraft library ls --status all --model demo:smollm2 --json")
-    show = "kvgraft library show 0650f6d2b3a4c1f00ddecafe"
-    revoke = "kvgraft library revoke 0650f6d2b3a4c1f00ddecafe --reason 'the key was wrong'"
-    group = _group("Deposits: list, show, revoke, check.", ls[0], show)
+    show = f"kvgraft library show {id}"
+    group = _group("Deposits: list, show, check; revoke, verify, make again.", ls[0], show)
     group.command("ls", epilog=examples(*ls))(library.ls_command)
     group.command("show", epilog=examples(show))(library.show_command)
-    group.command("revoke", epilog=examples(revoke))(library.revoke_command)
     group.command("check", epilog=examples("kvgraft library check"))(library.check_command)
+    _add_library_life(group, id)
     app.add_typer(group, name="library")
+
+
+def _add_library_life(group: typer.Typer, id: str) -> None:
+    revoke = (
+        f"kvgraft library revoke {id} --reason 'the key was wrong'",
+        "kvgraft library revoke --verifier math --verifier-version 2 --reason 'a bug' --dry-run",
+        "kvgraft library revoke --source ask --model demo:smollm2 --reason 'never looked at'",
+    )
+    expire = (f"kvgraft library expire {id} --in 90", f"kvgraft library expire {id} --never")
+    audit = ("kvgraft library audit --since 2027-01-01", f"kvgraft library audit --id {id} --json")
+    reverify = (
+        "kvgraft library reverify --due 30",
+        "kvgraft library reverify --verifier math --revoke-failed",
+        "kvgraft library reverify --verifier 'command:./check.py' --json",
+    )
+    rebuild = (
+        "kvgraft library rebuild demo:smollm2 --all",
+        f"kvgraft library rebuild demo:qwen-coder-0.5b --id {id}",
+    )
+    group.command("revoke", epilog=examples(*revoke))(library_life.revoke_command)
+    group.command("expire", epilog=examples(*expire))(library_life.expire_command)
+    group.command("audit", epilog=examples(*audit))(library_life.audit_command)
+    group.command("reverify", epilog=examples(*reverify))(library_again.reverify_command)
+    group.command("rebuild", epilog=examples(*rebuild))(library_again.rebuild_command)
+
+
+def _add_method(app: typer.Typer) -> None:
+    id = "0661797f2c4b1e5d0c0ffee1"
+    learn = (
+        "kvgraft method learn --model demo:qwen-coder-1.5b",
+        "kvgraft method learn --problems solved.jsonl --model demo:qwen-coder-1.5b --json",
+    )
+    ask = "kvgraft method ask 'What is the remainder when 7^20 is divided by 11?'"
+    revoke = f"kvgraft method revoke {id} --reason 'wrong for leap years'"
+    group = _group("Programs that answer families of problems: learn, ask, revoke.", learn[0], ask)
+    group.command("learn", epilog=examples(*learn))(methods_learn.learn_command)
+    group.command("ls", epilog=examples("kvgraft method ls"))(methods.ls_command)
+    group.command("show", epilog=examples(f"kvgraft method show {id}"))(methods.show_command)
+    group.command("ask", epilog=examples(ask))(methods.ask_command)
+    group.command("revoke", epilog=examples(revoke))(methods.revoke_command)
+    app.add_typer(group, name="method")
 
 
 def _add_store(app: typer.Typer) -> None:

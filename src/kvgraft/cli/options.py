@@ -15,8 +15,8 @@ MODEL_HELP = (
     "a .gguf file, or a Hugging Face id."
 )
 VERIFIER_HELP = (
-    "math, exact, regex:PATTERN, or command:'PROGRAM ARGS' (reads a JSON object, its exit status "
-    "decides)."
+    "math, exact, regex:PATTERN, command:'PROGRAM ARGS', code, schema, substitute, "
+    "consensus:SHARE,QUORUM, program:N, or several: all:[V] [V], any:[V] [V] (docs/VERIFIERS.md)."
 )
 
 
@@ -117,6 +117,16 @@ Threads = Annotated[
         metavar="N",
         help="Threads to compute with. Another count may give other bits, so it is part of the "
         "fingerprint. Default: what the engine takes by itself.",
+        show_default=False,
+    ),
+]
+Watts = Annotated[
+    float | None,
+    typer.Option(
+        "--watts",
+        metavar="W",
+        help="What this machine draws, where no meter counts joules: they are then estimated, and "
+        "labelled so. Default: they are not measured.",
         show_default=False,
     ),
 ]

@@ -158,6 +158,20 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s"
 
 
+def work(cost: Mapping[str, Any]) -> str:
+    """What a cost says of CPU time, FLOPs and energy: `CPU 1.2 s, 3.4e+09 FLOPs, 5.6 J (rapl)`."""
+    cpu, flops, joules = (cost[name] for name in ("cpu_seconds", "model_flops", "joules"))
+    return ", ".join(
+        [
+            "CPU time not measured" if cpu is None else f"CPU {duration(cpu)}",
+            "model FLOPs not known" if flops is None else f"{flops:.3g} model FLOPs",
+            "joules not measured"
+            if joules is None
+            else f"{joules:.3g} J ({cost['joules_from'] or 'no source'})",
+        ]
+    )
+
+
 def counted(count: int, noun: str) -> str:
     """`1 problem`, `2 problems`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

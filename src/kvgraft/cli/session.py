@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvgraft.cli.progress import Watch
-from kvgraft.errors import StoreError
+from kvgraft.errors import StoreError, StoreReadOnly
 
 if TYPE_CHECKING:
     from kvgraft.api import Memory
@@ -43,6 +43,7 @@ def opened(
     engine: EngineOptions,
     watch: Watch,
     load: str = "measured",
+    watts: float | None = None,
 ) -> Iterator[Memory]:
     """The model with its memory, closed afterwards."""
     from kvgraft.api import open_memory
@@ -60,6 +61,7 @@ def opened(
             threads=engine.threads,
             paranoid=engine.paranoid,
             load=load,
+            watts=watts,
             progress=watch.progress,
             say=watch.say,
         )
@@ -121,7 +123,15 @@ def existing_library(store: Path | None, *, read_only: bool) -> Iterator[Library
     folder = store_folder(store)
     if not (folder / LIBRARY_NAME).exists():
         raise _nothing("library", folder)
-    with open_library(folder, read_only=read_only) as library:
+    try:
+        library = open_library(folder, read_only=read_only)
+    except StoreReadOnly:
+        if not read_only:
+            raise
+        # Perhaps it is of an older release: opening it for writing brings it up to date.
+        open_library(folder).close()
+        library = open_library(folder, read_only=True)
+    with library:
         yield library
 
 

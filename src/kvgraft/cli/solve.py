@@ -19,8 +19,10 @@ from kvgraft.cli.output import (
     duration,
     one_line,
     styled,
+    work,
     write_document,
     write_line,
+    write_table,
     write_text,
 )
 from kvgraft.cli.progress import Watch
@@ -29,6 +31,8 @@ from kvgraft.errors import InputError, KvgraftError
 
 if TYPE_CHECKING:
     from kvgraft.api import Memory
+    from kvgraft.library.climb import RungCost
+    from kvgraft.library.ladder import Effort, Rung
     from kvgraft.library.problem import Problem
     from kvgraft.library.solve import Outcome
     from kvgraft.library.verify.base import Verifier
@@ -52,17 +56,60 @@ Temperature = Annotated[
     float, typer.Option("--temperature", metavar="T", help="Over 0; higher varies more.")
 ]
 TopP = Annotated[float, typer.Option("--top-p", metavar="P", help="Nucleus, over 0 and up to 1.")]
+EffortOption = Annotated[
+    str,
+    typer.Option(
+        "--effort",
+        metavar="LADDER",
+        help="Rungs to climb until an attempt passes, such as 'greedy + sample:8 + correct:2 + "
+        "larger:demo:qwen-coder-1.5b': greedy; sample[:K][@T[,P]]; correct[:ROUNDS[xK]], which "
+        "tells the model what was wrong; larger:[K:]MODEL, a model or http://HOST:PORT/v1#NAME. "
+        "'sample' alone takes --attempts.",
+    ),
+]
+BudgetTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--budget-tokens",
+        min=1,
+        metavar="N",
+        help="At most so many tokens computed for a problem, prompts and attempts together.",
+        show_default=False,
+    ),
+]
+BudgetSeconds = Annotated[
+    float | None,
+    typer.Option(
+        "--budget-seconds",
+        metavar="S",
+        help="No further step for a problem after so many seconds.",
+        show_default=False,
+    ),
+]
+BudgetJoules = Annotated[
+    float | None,
+    typer.Option(
+        "--budget-joules",
+        metavar="J",
+        help="No further step for a problem after so many joules; needs a meter, or --watts.",
+        show_default=False,
+    ),
+]
 
 
 def solve_command(
     file: ProblemFile,
     model: options.Model,
     verifier: VerifierOption,
+    effort: EffortOption = "sample",
     attempts: options.Attempts = 8,
     max_tokens: options.MaxTokens = 256,
     temperature: Temperature = 0.8,
     top_p: TopP = 0.95,
     seed: options.Seed = 0,
+    budget_tokens: BudgetTokens = None,
+    budget_seconds: BudgetSeconds = None,
+    budget_joules: BudgetJoules = None,
     store: options.Store = None,
     tenant: options.Tenant = "public",
     engine: options.EngineOption = options.Engine.transformers,
@@ -71,45 +118,48 @@ def solve_command(
     device: options.Device = "cpu",
     threads: options.Threads = None,
     paranoid: options.Paranoid = False,
+    watts: options.Watts = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Solve problems, verify, deposit what passes.
 
-    Attempts are sampled in one batch, and the first that the verifier passes is deposited with
-    the model's state up to its answer: asked again, it is answered in a few tokens. Interrupted
-    (Ctrl-C), the same command goes on where it stopped. Problems that stay unsolved are counted,
-    and are no error.
+    Attempts are made in batches, each from one prompt state, and the first that the verifier
+    passes is deposited with the model's state up to its answer: asked again, it is answered in a
+    few tokens. Interrupted (Ctrl-C), the same command goes on where it stopped. Problems that stay
+    unsolved are counted, and are no error.
     """
     from kvgraft.decode import Sampling
+    from kvgraft.library.budget import Budget
+    from kvgraft.library.ladder import Effort
     from kvgraft.library.problem import read_problems
-    from kvgraft.library.solve import Effort
     from kvgraft.library.verify.base import make_verifier
 
     # What can be refused is refused before a model is loaded.
     problems = read_problems(file)
-    effort = Effort(attempts, max_tokens, Sampling(temperature, top_p, seed))
+    budget = Budget(budget_tokens, budget_seconds, budget_joules)
+    sampling = Sampling(temperature, top_p, seed)
+    hard = Effort(attempts, max_tokens, sampling, effort, budget)
     judge = make_verifier(verifier)
-    _need_answers(judge, problems, file)
+    _check(judge, hard, watts, problems, file)
     chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     lines = None if as_json else _Lines(problems)
     outcomes: list[Outcome] = []
     try:
         with _resumable(outcomes, len(problems)), Watch(f"opening {model}") as watch:
-            follow = _Following(watch, problems, max_tokens)
-            with opened(model, store, tenant, chosen, watch, load.value) as memory:
+            follow = _Following(watch, problems, hard)
+            with opened(model, store, tenant, chosen, watch, load.value, watts) as memory:
                 watch.restart("solving")
-                for outcome in memory.solve_all(
-                    problems, verifier=judge, effort=effort, on_step=follow.step
-                ):
-                    outcomes.append(_with_reason(outcome, memory))
+                for outcome in _outcomes(memory, problems, judge, hard, follow):
+                    outcomes.append(outcome)
                     if lines is not None:
                         with watch.aside():
-                            lines.write(outcomes[-1])
+                            lines.write(outcome)
     finally:
         judge.close()
     if as_json:
         write_document(as_document(outcomes))
     else:
+        _write_rungs(outcomes)
         write_line(_totals_line(totals(outcomes)))
 
 
@@ -125,31 +175,66 @@ def _resumable(outcomes: list[Outcome], count: int) -> Iterator[None]:
         raise Stopped(error, as_document(outcomes), hint) from error
 
 
-def _need_answers(verifier: Verifier, problems: list[Problem], file: Path) -> None:
-    """Refuse at once what would end the run at the first problem without an answer."""
-    if "expected" not in verifier.needs:
-        return
-    without = [problem.id for problem in problems if not (problem.expected or "").strip()]
-    if without:
-        raise InputError(
-            f"the verifier {verifier.name!r} needs an answer to each problem; "
-            f"{len(without)} have none, the first is {without[0]!r}",
-            where=str(file),
-            hint='add "answer": "..." to the line, or choose a verifier that needs none',
-        )
+def _outcomes(
+    memory: Memory,
+    problems: list[Problem],
+    verifier: Verifier,
+    effort: Effort,
+    follow: _Following,
+) -> Iterator[Outcome]:
+    solving = memory.solve_all(
+        problems, verifier=verifier, effort=effort, on_step=follow.step, on_rung=follow.rung
+    )
+    for outcome in solving:
+        yield _with_reason(outcome, memory)
+
+
+def _check(
+    verifier: Verifier, effort: Effort, watts: float | None, problems: list[Problem], file: Path
+) -> None:
+    """Refuse at once what would end the run later: a budget that nothing measures, attempts that
+    the verifier cannot compare, problems without what it needs."""
+    from kvgraft.energy import EnergyMeter
+    from kvgraft.library.solve import check_effort
+
+    metered = effort.budget.joules is not None
+    check_effort(effort, verifier, EnergyMeter(watts=watts) if metered else None)
+    for need in sorted(verifier.needs - {"peers"}):
+        expected = need == "expected"
+        without = [
+            problem.id
+            for problem in problems
+            if (not (problem.expected or "").strip() if expected else need not in problem.checks)
+        ]
+        if without:
+            what = "an answer" if expected else f"the check {need!r}"
+            line = '"answer": "..."' if expected else f'"checks": {{"{need}": ...}}'
+            raise InputError(
+                f"the verifier {verifier.name!r} needs {what} to each problem; "
+                f"{len(without)} have none, the first is {without[0]!r}",
+                where=str(file),
+                hint=f"add {line} to the line, or choose a verifier that needs none",
+            )
 
 
 class _Following:
-    """Shows which problem is being attempted, and how far its samples are."""
+    """Shows which problem is being attempted, on which rung, and how far its attempts are."""
 
-    def __init__(self, watch: Watch, problems: list[Problem], max_tokens: int) -> None:
+    def __init__(self, watch: Watch, problems: list[Problem], effort: Effort) -> None:
         self._watch = watch
         self._numbers = {problem.id: n for n, problem in enumerate(problems, 1)}
-        self._max_tokens = max_tokens
+        self._max_tokens = effort.max_new_tokens
+        self._rungs = len(effort.ladder)
+        self._rung = ""
+
+    def rung(self, problem: Problem, number: int, rung: Rung) -> None:
+        where = f"problem {self._numbers[problem.id]} of {len(self._numbers)}"
+        of_several = f", rung {number + 1} of {self._rungs}, {rung.spec}"
+        self._rung = where + (of_several if self._rungs > 1 else "")
+        self._watch.steps(self._rung, 0, 0)
 
     def step(self, problem: Problem, step: int, running: int) -> None:
-        number = self._numbers[problem.id]
-        words = f"problem {number} of {len(self._numbers)}, {running} attempts going, tokens"
+        words = f"{self._rung}, {counted(running, 'attempt')} going, tokens"
         self._watch.steps(words, min(step, self._max_tokens), self._max_tokens)
 
 
@@ -184,7 +269,7 @@ class _Lines:
                 one_line(outcome.problem.id, self._id_columns),
                 "-" if outcome.answer is None else one_line(outcome.answer, _ANSWER_COLUMNS),
                 {True: "replays", False: "text only", None: "-"}[outcome.replays],
-                str(outcome.cost.decode_tokens),
+                _count(outcome.cost.decode_tokens),
                 f"{outcome.cost.seconds:.2f}",
                 outcome.state,
             ),
@@ -201,6 +286,8 @@ class _Lines:
 
 def totals(outcomes: list[Outcome]) -> dict[str, Any]:
     """Counts by state, and what it all took."""
+    from kvgraft.meter import Cost
+
     states = Counter(outcome.state for outcome in outcomes)
     replays = Counter(outcome.replays for outcome in outcomes)
     return {
@@ -208,12 +295,27 @@ def totals(outcomes: list[Outcome]) -> dict[str, Any]:
         **{state: states[state] for state in ("solved", "known", "unsolved", "no_room")},
         "replays": replays[True],
         "text_only": replays[False],
-        "attempts": sum(outcome.cost.attempts for outcome in outcomes),
-        "prefill_tokens": sum(outcome.cost.prefill_tokens for outcome in outcomes),
-        "reused_tokens": sum(outcome.cost.reused_tokens for outcome in outcomes),
-        "decode_tokens": sum(outcome.cost.decode_tokens for outcome in outcomes),
-        "seconds": sum(outcome.cost.seconds for outcome in outcomes),
+        **sum((outcome.cost for outcome in outcomes), Cost.nothing()).as_dict(),
+        "rungs": rung_totals(outcomes),
     }
+
+
+def rung_totals(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+    """Of each rung that was climbed: how many problems came to it, how many it solved, and what
+    it took."""
+    climbed: dict[tuple[int, str], list[RungCost]] = {}
+    for outcome in outcomes:
+        for number, rung in enumerate(outcome.rungs):
+            climbed.setdefault((number, rung.rung), []).append(rung)
+    return [
+        {
+            "rung": spec,
+            "problems": len(rungs),
+            "passed": sum(rung.passed for rung in rungs),
+            **sum((rung.cost for rung in rungs[1:]), rungs[0].cost).as_dict(),
+        }
+        for (_, spec), rungs in sorted(climbed.items(), key=lambda item: item[0][0])
+    ]
 
 
 def as_document(outcomes: list[Outcome]) -> dict[str, Any]:
@@ -228,10 +330,34 @@ def as_document(outcomes: list[Outcome]) -> dict[str, Any]:
             "replays": outcome.replays,
             "detail": outcome.detail,
             "cost": asdict(outcome.cost),
+            "rungs": [rung.as_dict() for rung in outcome.rungs],
         }
         for outcome in outcomes
     ]
     return {"outcomes": rows, "totals": totals(outcomes)}
+
+
+def _write_rungs(outcomes: list[Outcome]) -> None:
+    """The account of each rung, where there were several."""
+    rows = rung_totals(outcomes)
+    if len(rows) < 2:
+        return
+    names = ("problems", "passed", "attempts", "prefill_tokens", "reused_tokens", "decode_tokens")
+    columns = ("rung", "tried", "passed", "attempts", "computed", "reused", "decoded", "seconds")
+    write_line()
+    write_table(
+        columns,
+        [
+            (row["rung"], *map(_count, (row[name] for name in names)), f"{row['seconds']:.2f}")
+            for row in rows
+        ],
+        right=columns[1:],
+    )
+    write_line()
+
+
+def _count(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
 
 
 def _totals_line(total: dict[str, Any]) -> str:
@@ -240,5 +366,6 @@ def _totals_line(total: dict[str, Any]) -> str:
         f"{total['solved']} solved, {total['known']} known before, "
         f"{total['unsolved']} unsolved, {total['no_room']} without room; "
         f"{total['replays']} replay, {total['text_only']} text only; "
-        f"{total['decode_tokens']:,} tokens decoded in {duration(total['seconds'])}"
+        f"{_count(total['decode_tokens'])} tokens decoded in {duration(total['seconds'])}; "
+        f"{work(total)}"
     )

@@ -17,7 +17,7 @@ from types import TracebackType
 from kvgraft.breakeven import Load
 from kvgraft.decode import Decoded, greedy
 from kvgraft.engines.base import Engine, Message
-from kvgraft.prompt import encode, render_messages, shared_prefix
+from kvgraft.prompt import encode, history_ids, render_messages, shared_prefix
 from kvgraft.reuse import Keep, ReuseReport, compute_prompt
 from kvgraft.store.chunks import ChunkStore
 
@@ -102,7 +102,7 @@ class Chat:
         return pending.result() if pending is not None else None
 
     def _settle(self, messages: tuple[Message, ...]) -> ReuseReport | None:
-        ids = self._history_ids(messages)
+        ids = history_ids(self._engine.tokenizer, messages)
         blocks = len(ids) // self._engine.form.block * self._engine.form.block
         if not blocks or blocks > self._engine.context_tokens:
             return None
@@ -113,16 +113,6 @@ class Chat:
             computed.context.close()
         self._settled = ids[:blocks]
         return computed.report
-
-    def _history_ids(self, messages: tuple[Message, ...]) -> tuple[int, ...]:
-        """The ids that the next request begins with, whatever the user will say: what two
-        different next turns have in common."""
-        tokenizer = self._engine.tokenizer
-        one, other = (
-            encode(tokenizer, render_messages(tokenizer, [*messages, Message("user", text)]))
-            for text in ("A", "0")
-        )
-        return one[: shared_prefix(one, other)]
 
     def close(self) -> None:
         """Finish settling and stop the background thread. Idempotent."""

@@ -6,6 +6,7 @@ import base64
 import gzip
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib.resources import files
 from typing import TypeAlias
 
 NOT_MEASURED = "not measured"
@@ -13,6 +14,12 @@ NOT_MEASURED = "not measured"
 MAX_LINK_CHARS = 2_000_000
 
 _VOID = {"meta", "wbr", "link"}
+# Whatever a page says, the browser loads nothing and runs nothing.
+_POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none';"
+    " form-action 'none'"
+)
+_ICON = "data:,"  # without one, browsers ask a server for it
 
 
 class Html(str):
@@ -44,6 +51,23 @@ def join(children: Iterable[Child]) -> Html:
         else:
             parts.append(join(child))
     return Html("".join(parts))
+
+
+def document(title: str, body: Html) -> str:
+    """A whole page in one file: our style, and a policy that forbids the browser to load anything,
+    whatever stands in the page."""
+    style = files("kvgraft.evidence").joinpath("report.css").read_text(encoding="utf-8")
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("link", rel="icon", href=_ICON),
+        el("title", title),
+        el("style", Html(style)),
+    )
+    return f"<!DOCTYPE html>\n{el('html', head, body, lang='en')}\n"
 
 
 def section(anchor: str, title: str, *children: Child) -> Html:

@@ -7,7 +7,6 @@ head forbids the browser to load anything, whatever a model's name may contain.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
 from kvgraft.errors import InputError
@@ -18,6 +17,7 @@ from kvgraft.evidence.report_html import (
     Html,
     count,
     counted,
+    document,
     el,
     join,
     number,
@@ -28,11 +28,6 @@ from kvgraft.evidence.report_html import (
 from kvgraft.evidence.report_proof import proof_sections, tested_section
 from kvgraft.evidence.report_rest import rest_sections
 
-_POLICY = (
-    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none';"
-    " form-action 'none'"
-)
-_ICON = "data:,"  # without one, browsers ask a server for it
 _CHAPTERS = {
     "tested": "What was tested",
     "cuts": "By cut",
@@ -68,18 +63,7 @@ def saved_page(text: str) -> tuple[dict[str, Any], str]:
 
 def page(data: Mapping[str, Any]) -> str:
     """The whole page; `data` is what `kvgraft.evidence.report` collects or loads."""
-    style = files("kvgraft.evidence").joinpath("report.css").read_text(encoding="utf-8")
     word = "passed" if data["passed"] else "FAILED"
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="color-scheme", content="light dark"),
-        el("link", rel="icon", href=_ICON),
-        el("title", f"{word}: {data['model']}, kvgraft report"),
-        el("style", Html(style)),
-    )
     parts = [
         tested_section(data),
         *proof_sections(data),
@@ -89,7 +73,7 @@ def page(data: Mapping[str, Any]) -> str:
         *rest_sections(data),
     ]
     body = el("body", _top(data), el("main", parts), _foot(data))
-    return f"<!DOCTYPE html>\n{el('html', head, body, lang='en')}\n"
+    return document(f"{word}: {data['model']}, kvgraft report", body)
 
 
 def verdict(data: Mapping[str, Any]) -> list[str]:

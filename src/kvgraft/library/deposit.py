@@ -1,50 +1,40 @@
-"""The library's records: their fields, what is refused, and how a deposit lies in a row.
+"""What a deposit is, and what is refused as one.
 
-A deposit's content never changes once it is written. A digest over it is stored beside it and
-compared on every read, and the address is derived from the identity again: a row that was damaged
-or edited is refused rather than answered from (invariant I2).
+A deposit's content never changes once it is written. What may change is its state: whether it
+replays, until when it holds, when it was verified last, and whether it was revoked or superseded.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from kvgraft import limits
-from kvgraft.errors import InputError, KvgraftError, LimitExceeded, StoreError
-from kvgraft.library.address import RequestIdentity, address, digest_parts
-from kvgraft.library.verify.base import Verdict
-from kvgraft.plan import as_token_ids
+from kvgraft.errors import DepositExpired, DepositRevoked, InputError, LimitExceeded
+from kvgraft.library import times
+from kvgraft.library.address import RequestIdentity
+from kvgraft.library.verify.base import Case, Verdict
 
-ACTIVE, REVOKED, SUPERSEDED = "active", "revoked", "superseded"
+ACTIVE, EXPIRED, REVOKED, SUPERSEDED = "active", "expired", "revoked", "superseded"
 REPLAYS, TEXT_ONLY = "replays", "text_only"
 NOT_REPLAYED = "not replayed yet"
 
-# Columns of `deposits`, in the order in which their digest is taken.
-CONTENT_COLUMNS = (
-    *("id", "address", "tenant", "problem", "system", "request", "model", "fingerprint"),
-    *("prompt", "trace", "cue", "token_ids", "answer", "answer_ids"),
-    *("verifier", "verifier_version", "grade", "evidence", "cost"),
-    *("artifact", "parent", "source", "created_at"),
-)
-STATE_COLUMNS = (
-    *("replay", "replay_reason", "replay_logits_sha256"),
-    *("status", "revoked_at", "revoke_reason"),
-)
-COLUMNS = (*CONTENT_COLUMNS, "content_digest", *STATE_COLUMNS)
 
-# The parts of an identity that have a column of their own; `request` holds the others.
-_IDENTITY_COLUMNS = ("tenant", "problem", "system", "parent")
-# The columns that hold a field of the deposit as it is.
-_PLAIN_COLUMNS = (
-    *("model", "fingerprint", "prompt", "trace", "cue", "answer"),
-    *("artifact", "source"),
-    *("replay", "replay_reason", "replay_logits_sha256"),
-)
+@dataclass(frozen=True)
+class Grounds:
+    """What a verdict was given on, so that it can be given again.
+
+    `spec` is what `make_verifier` takes. `case` is what the verifier saw beside the trace, of the
+    problem that was solved. It saw the deposit's trace with the white space `tail` behind it; and,
+    where the deposit replays, the text `restated` as well: what the model says from the deposited
+    state (see `replay.restatement`).
+    """
+
+    spec: str
+    case: Case
+    tail: str = ""
+    restated: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +45,11 @@ class DepositContent:
     the deposited prefix, which ends just before the answer. `artifact` is the key of its last
     chunk in hex, `None` where no state is kept. `cost` is a JSON object; the unit stands last in
     each of its names, and what was not measured is `None`, not 0.
+
+    `grounds` is None where what was judged is not known: in deposits of schema version 1.
+    `provenance` is a JSON object: who wrote the trace, with which seed and effort. `origin`: the
+    deposit of whose solution this one is a copy, with a state made for another fingerprint. From
+    `expires_at` on (None: never) it is not found.
     """
 
     identity: RequestIdentity
@@ -68,8 +63,12 @@ class DepositContent:
     answer_ids: tuple[int, ...]
     verdict: Verdict
     cost: Mapping[str, Any]
+    grounds: Grounds | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
     artifact: str | None = None
     source: str = "solve"
+    origin: str | None = None
+    expires_at: str | None = None
     replay: str = TEXT_ONLY
     replay_reason: str = NOT_REPLAYED
     replay_logits_sha256: str | None = None
@@ -96,18 +95,25 @@ class DepositContent:
 
 @dataclass(frozen=True, kw_only=True)
 class NewDeposit(DepositContent):
-    """A candidate. `finished` says that its generation came to an end by itself."""
+    """A candidate. `finished` says that its generation came to an end by itself. `verified_at`:
+    when the verdict was given, where that is not now."""
 
     finished: bool
+    verified_at: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deposit(DepositContent):
-    """A stored deposit. Times are UTC, ISO 8601, in microseconds."""
+    """A stored deposit. Times are UTC, ISO 8601, in microseconds.
+
+    `status` is as of when it was read: active, expired, revoked or superseded. `verified_at`: when
+    its verifier passed it last.
+    """
 
     id: str
     address: bytes
     created_at: str
+    verified_at: str
     status: str
     revoked_at: str | None = None
     revoke_reason: str | None = None
@@ -115,7 +121,8 @@ class Deposit(DepositContent):
 
 @dataclass(frozen=True)
 class AuditEvent:
-    """Something that happened to a deposit: `deposit`, `replay`, `revoke` or `supersede`."""
+    """Something that happened to a deposit: `deposit`, `replay`, `replay_failed`, `revoke`,
+    `supersede`, `reverify`, `rebuild` or `expire`."""
 
     seq: int
     at: str
@@ -124,23 +131,32 @@ class AuditEvent:
     detail: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Run:
-    """How far a resumable job got with one problem. `state` is the job's own word."""
+def check_trusted(deposit: Deposit) -> Deposit:
+    """The deposit, if something may still rest on it. One that was superseded was right.
 
-    run_key: str
-    problem_key: str
-    state: str
-    attempts_done: int
-    updated_at: str
-    detail: Mapping[str, Any]
+    Raises:
+        DepositRevoked, DepositExpired: nothing may.
+    """
+    if deposit.status == REVOKED:
+        raise DepositRevoked(
+            f"the deposit was revoked: {deposit.revoke_reason}",
+            where=deposit.id,
+            hint="solve the problem again, and follow up that deposit",
+        )
+    if deposit.expires_at is not None and deposit.expires_at <= times.now():
+        raise DepositExpired(
+            f"the deposit held until {deposit.expires_at}",
+            where=deposit.id,
+            hint="solve the problem again, or let it hold longer ('kvgraft library expire')",
+        )
+    return deposit
 
 
 def check_new(new: NewDeposit) -> None:
     """Refuse what must not be kept (invariant I5).
 
     Raises:
-        InputError: a verdict that did not pass or judged another answer, an unfinished
+        InputError: a verdict that did not pass or judged another answer or problem, an unfinished
             generation, an empty problem or answer, a replay state that contradicts the rest.
         LimitExceeded: a text is over its cap.
     """
@@ -153,6 +169,8 @@ def check_new(new: NewDeposit) -> None:
         raise InputError("a deposit needs a problem and an answer", where=where)
     if new.verdict.answer != new.answer:
         raise InputError("the verdict is about another answer", where=where)
+    if new.grounds is not None and new.grounds.case.problem != new.problem:
+        raise InputError("the verdict is about another problem", where=where)
     if not new.verdict.verifier or not new.model or not new.fingerprint:
         raise InputError("verifier, model and fingerprint need a name", where=where)
     if new.replay not in (REPLAYS, TEXT_ONLY):
@@ -167,6 +185,7 @@ def check_new(new: NewDeposit) -> None:
         ("model", new.model, short),
         ("fingerprint", new.fingerprint, short),
         ("source", new.source, short),
+        ("spec", new.grounds.spec if new.grounds else "", limits.MAX_VERIFIER_SPEC_CHARS),
     ):
         if len(text) > cap_chars:
             raise LimitExceeded(f"{name} is longer than {cap_chars:,} characters", where=where)
@@ -186,132 +205,3 @@ def check_replay(
         raise InputError("a replay needs an artifact, answer tokens and the digest of its logits")
     if not replays and not reason:
         raise InputError("a deposit that does not replay says why")
-
-
-def encode(new: NewDeposit) -> dict[str, Any]:
-    """The columns of a new deposit, but for those that `seal` adds.
-
-    Raises:
-        InputError: token ids out of range, evidence or cost that is no JSON object, text that
-            cannot be encoded.
-        LimitExceeded: evidence or cost is over its cap.
-    """
-    identity = new.identity
-    request = {name: getattr(identity, name) for name in _request_fields()}
-    row: dict[str, Any] = {
-        **{name: getattr(new, name) for name in _PLAIN_COLUMNS},
-        **{name: getattr(identity, name) for name in _IDENTITY_COLUMNS},
-        "address": address(identity),
-        # Every field of an identity is capped when it is made.
-        "request": json_text("request", request, cap_chars=None),
-        "token_ids": as_token_ids(new.token_ids).tobytes(),
-        "answer_ids": as_token_ids(new.answer_ids).tobytes(),
-        "verifier": new.verdict.verifier,
-        "verifier_version": new.verdict.version,
-        "grade": new.verdict.grade,
-        "evidence": json_text("evidence", new.verdict.evidence, limits.MAX_EVIDENCE_CHARS),
-        "cost": json_text("cost", new.cost, limits.MAX_LIBRARY_JSON_CHARS),
-        "status": ACTIVE,
-        "revoked_at": None,
-        "revoke_reason": None,
-    }
-    for name, value in row.items():
-        if isinstance(value, str):
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError:
-                raise InputError(f"{name} holds a lone surrogate", where="new deposit") from None
-    return row
-
-
-def seal(row: Mapping[str, Any], *, id: str, created_at: str) -> tuple[Any, ...]:
-    """The values of `COLUMNS`: `row` as `encode` made it, named, dated and digested."""
-    whole = {**row, "id": id, "created_at": created_at}
-    whole["content_digest"] = _content_digest(whole)
-    return tuple(whole[name] for name in COLUMNS)
-
-
-def from_row(values: Sequence[Any]) -> Deposit:
-    """The deposit in the values of `COLUMNS`, with its digest and its address checked.
-
-    Raises:
-        StoreError: the row is not what was written.
-    """
-    row = dict(zip(COLUMNS, values, strict=True))
-    try:
-        if _content_digest(row) != row["content_digest"]:
-            raise ValueError("its content has another digest")
-        request = json.loads(row["request"])
-        request["stop"] = tuple(request["stop"])
-        request["extra"] = tuple((name, value) for name, value in request["extra"])
-        identity = RequestIdentity(**{name: row[name] for name in _IDENTITY_COLUMNS}, **request)
-        if address(identity) != row["address"]:
-            raise ValueError("its address is not that of its request")
-        own = {field.name for field in fields(Deposit)} & set(COLUMNS)
-        decoded: dict[str, Any] = {name: row[name] for name in own}
-        for name in ("token_ids", "answer_ids"):
-            decoded[name] = tuple(np.frombuffer(row[name], dtype="<u4").tolist())
-        decoded["cost"] = json.loads(row["cost"])
-        verdict = Verdict(
-            passed=True,  # nothing else is ever deposited
-            grade=row["grade"],
-            answer=row["answer"],
-            verifier=row["verifier"],
-            version=row["verifier_version"],
-            evidence=json.loads(row["evidence"]),
-        )
-        return Deposit(identity=identity, verdict=verdict, **decoded)
-    except (ValueError, TypeError, KeyError, AttributeError, KvgraftError) as error:
-        raise StoreError(
-            f"a record of the library is damaged: {error}",
-            where=f"deposit {row['id']}",
-            hint="revoke it and solve the problem again",
-        ) from error
-
-
-def json_text(name: str, value: Mapping[str, Any], cap_chars: int | None) -> str:
-    """`value` as compact JSON with sorted keys.
-
-    Raises:
-        InputError: not JSON (NaN and infinity are not).
-        LimitExceeded: longer than `cap_chars` characters.
-    """
-    try:
-        text = json.dumps(dict(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{name} is not a JSON object: {error}") from error
-    if cap_chars is not None and len(text) > cap_chars:
-        raise LimitExceeded(f"{name} is longer than {cap_chars:,} characters of JSON")
-    return text
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """Inverse of `json_text`.
-
-    Raises:
-        StoreError: the text is not a JSON object.
-    """
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise StoreError(f"a detail in the library is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise StoreError("a detail in the library is not a JSON object")
-    return value
-
-
-def _request_fields() -> tuple[str, ...]:
-    names = (field.name for field in fields(RequestIdentity))
-    return tuple(name for name in names if name not in _IDENTITY_COLUMNS)
-
-
-def _content_digest(row: Mapping[str, Any]) -> str:
-    return digest_parts(_tagged(row[column]) for column in CONTENT_COLUMNS)
-
-
-def _tagged(value: str | bytes | None) -> bytes:
-    if value is None:
-        return b"\x00"
-    if isinstance(value, str):
-        return b"\x01" + value.encode("utf-8")
-    return b"\x02" + value

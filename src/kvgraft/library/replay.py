@@ -8,16 +8,27 @@ answer is kept as text only, with the reason.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from kvgraft.breakeven import Load
 from kvgraft.decode import Decoded, greedy
 from kvgraft.errors import ContextTooLong
-from kvgraft.library.deposit import REPLAYS, TEXT_ONLY, Deposit, NewDeposit
+from kvgraft.library.address import RequestIdentity
+from kvgraft.library.deposit import (
+    REPLAYS,
+    TEXT_ONLY,
+    Deposit,
+    Grounds,
+    NewDeposit,
+    check_new,
+)
 from kvgraft.library.problem import Problem
-from kvgraft.library.verify.base import Verdict, Verifier, summary
+from kvgraft.library.restate import restatement
+from kvgraft.library.rows import encode
+from kvgraft.library.verify.base import Case, Verdict, Verifier, summary
 from kvgraft.library.workspace import Workspace
 from kvgraft.limits import MAX_ANSWER_TOKENS, MAX_EVIDENCE_CHARS
 from kvgraft.prompt import Prompt, answer_prefixes
@@ -110,49 +121,77 @@ def make_deposit(
     verifier: Verifier,
     cost: Mapping[str, Any],
     *,
+    case: Case | None = None,
+    identity: RequestIdentity | None = None,
+    source: str = "solve",
+    provenance: Mapping[str, Any] | None = None,
+    expires_at: str | None = None,
     supersede: bool = False,
 ) -> Deposit:
     """Keep a verified, finished solution: re-capture its state on the plan, replay it from disk.
 
     The sampled lanes' own state is never stored: decoded rows have other bits than the same
-    tokens computed on the plan. `supersede`: also where a deposit is in its place.
+    tokens computed on the plan. `case` is what the verdict was given on, with the peers if there
+    were any. `identity` is that of the problem asked alone unless given; `source` says how the
+    solution came about, `provenance` who wrote it, from which seed. It holds until `expires_at` (a
+    date or time, ISO 8601), if that is given. `supersede`: also where a deposit is in its place.
 
     Raises:
         InputError, LimitExceeded, StoreError: the library refuses the record.
     """
     fingerprint = workspace.engine.fingerprint.hex
+    case = case or problem.case()
+    trace, tail = trace.rstrip(), trace[len(trace.rstrip()) :]
     new = NewDeposit(
-        identity=workspace.space(problem.system).identity(problem.text),
+        identity=identity or workspace.space(problem.system).identity(problem.text),
         model=workspace.engine.model,
         fingerprint=fingerprint,
         prompt=prompt.text,
-        trace=trace.rstrip(),
+        trace=trace,
         cue="",
         token_ids=prompt.ids,
         answer=verdict.answer or "",
         answer_ids=(),
         verdict=verdict,
         cost=cost,
+        grounds=Grounds(verifier.spec, case, tail),
+        provenance=provenance or {},
+        source=source,
+        expires_at=expires_at,
         finished=True,
     )
-    try:
-        new = _with_replay(workspace, problem, new, verifier)
-    except ContextTooLong as error:
-        new = replace(new, replay=TEXT_ONLY, replay_reason=str(error))
+    check_new(new)
+    encode(new)  # what would not be kept is refused before anything is computed
+    new = with_replay(workspace, new, partial(restatement, verifier, case, verdict))
     return workspace.library.deposit(new, supersede=supersede)
 
 
-def _with_replay(
-    workspace: Workspace, problem: Problem, new: NewDeposit, verifier: Verifier
+def with_replay(
+    workspace: Workspace,
+    new: NewDeposit,
+    judge: Callable[[str], Verdict],
+    first_cue: str = "",
 ) -> NewDeposit:
-    """`new` with the first cue behind which the model states the answer from its own state,
-    captured and replayed from disk; or as text only, saying why."""
+    """`new` with the first cue behind which the model states, from its own state, what `judge`
+    passes: captured, and replayed from disk. Else `new` as text only, saying why. `first_cue` is
+    tried before the others."""
+    try:
+        return _with_replay(workspace, new, judge, first_cue)
+    except ContextTooLong as error:
+        return replace(new, replay=TEXT_ONLY, replay_reason=str(error))
+
+
+def _with_replay(
+    workspace: Workspace, new: NewDeposit, judge: Callable[[str], Verdict], first_cue: str
+) -> NewDeposit:
     tokenizer = workspace.engine.tokenizer
     said: list[str] = []
-    for cue, joint in answer_prefixes(tokenizer, new.prompt, new.trace, new.answer):
+    prefixes = list(answer_prefixes(tokenizer, new.prompt, new.trace, new.answer))
+    prefixes.sort(key=lambda prefix: prefix[0] != first_cue)
+    for cue, joint in prefixes:
         # A trial: its tail is not worth a file before the answer is right.
         trial = replay(workspace, joint.ids, Keep.BLOCKS)
-        restated = verifier.verify(problem.case(), f"Final Answer: {trial.text}")
+        restated = judge(trial.text)
         if trial.decoded.finished and restated.passed and restated.answer is not None:
             candidate = replace(new, cue=cue, token_ids=joint.ids)
             return _captured(workspace, candidate, trial, restated)
@@ -178,6 +217,7 @@ def _captured(
         answer=restated.answer,
         answer_ids=tuple(made.decoded.ids),
         verdict=replace(restated, evidence=_evidence(restated, new.verdict)),
+        grounds=new.grounds and replace(new.grounds, restated=trial.text),
         artifact=made.key.hex(),
         replay=REPLAYS,
         replay_reason="",

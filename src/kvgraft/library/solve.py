@@ -1,49 +1,45 @@
-"""Solve: sample attempts in one batch from one prompt state, verify, deposit the first pass.
+"""Solve: climb the effort ladder with each problem, verify, deposit the first pass.
 
-Resumable: how far a run got with each problem is written down as it goes. A generation that was
-cut off by its budget is never deposited, whatever it says.
+Resumable: how far a run got with each problem is written down after every rung. A generation that
+was cut off is never deposited, whatever it says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from kvgraft.decode import Decoded, Sampling, sample_lanes
-from kvgraft.errors import ContextTooLong, StoreError, UsageError
+from kvgraft.energy import EnergyMeter, Measure
+from kvgraft.engines.base import Engine
+from kvgraft.engines.registry import open_engine
+from kvgraft.errors import LimitExceeded, StoreError, UsageError
 from kvgraft.identity import digest_json
+from kvgraft.library.climb import Climb, Larger, Passed, RungCost
 from kvgraft.library.deposit import Deposit
+from kvgraft.library.ladder import Effort, Rung
 from kvgraft.library.problem import Problem
 from kvgraft.library.replay import make_deposit, rendered_otherwise
-from kvgraft.library.verify.base import Verdict, Verifier
+from kvgraft.library.verify.base import Verifier
 from kvgraft.library.workspace import Workspace
-from kvgraft.limits import MAX_ATTEMPTS, MAX_NEW_TOKENS
-from kvgraft.meter import Cost, Stopwatch
+from kvgraft.meter import Cost
 from kvgraft.prompt import Prompt, problem_prompt
-from kvgraft.reuse import Keep, compute_prompt
+
+__all__ = ["Effort", "Outcome", "RungCost", "solve_all"]
 
 KNOWN, SOLVED, UNSOLVED, NO_ROOM = "known", "solved", "unsolved", "no_room"
+CLIMBING = "climbing"  # of a run that is not done with a problem
 
-
-@dataclass(frozen=True)
-class Effort:
-    """`attempts` lanes of at most `max_new_tokens` tokens each."""
-
-    attempts: int = 8
-    max_new_tokens: int = 256
-    sampling: Sampling = field(default_factory=Sampling)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.attempts <= MAX_ATTEMPTS:
-            raise UsageError(f"attempts must be 1 to {MAX_ATTEMPTS}, not {self.attempts}")
-        if not 1 <= self.max_new_tokens <= MAX_NEW_TOKENS:
-            raise UsageError(f"max tokens must be 1 to {MAX_NEW_TOKENS}")
+OnStep = Callable[[Problem, int, int], None]
+OnRung = Callable[[Problem, int, Rung], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of one problem. `state`: known (a deposit was there), solved, unsolved, or
-    no_room (prompt and budget do not fit the context)."""
+    no_room (prompt and new tokens do not fit the context). `cost` is that of all `rungs`, the
+    climbed ones, those of an interrupted run included. `detail` names what the budget had too
+    little of, rungs that were left out, or why a deposit does not replay."""
 
     problem: Problem
     state: str
@@ -52,12 +48,14 @@ class Outcome:
     replays: bool | None
     cost: Cost
     detail: str = ""
+    rungs: tuple[RungCost, ...] = ()
 
 
 def run_key(workspace: Workspace, verifier: Verifier, effort: Effort) -> str:
     """Names a run: the same model, verifier and effort go on where they stopped."""
     parts = [workspace.engine.fingerprint.hex, workspace.tenant, verifier.name, verifier.version]
-    return digest_json([*parts, asdict(effort)])
+    tries = [effort.max_new_tokens, asdict(effort.sampling), effort.spec, asdict(effort.budget)]
+    return digest_json([*parts, *tries])
 
 
 def problem_key(workspace: Workspace, problem: Problem) -> str:
@@ -89,137 +87,170 @@ def _look_up(workspace: Workspace, problem: Problem, prompt: Prompt) -> _Found:
     return _Found(deposit)
 
 
+def check_effort(effort: Effort, verifier: Verifier, meter: EnergyMeter | None) -> None:
+    """Refuse what cannot come to anything.
+
+    Raises:
+        UsageError: a budget in joules, and no meter; a verifier that compares attempts, and no
+            model that makes two.
+    """
+    effort.budget.check_meter(meter)
+    if "peers" in verifier.needs and effort.comparable < 2:
+        raise UsageError(
+            f"the verifier {verifier.name!r} compares attempts, and {effort.spec!r} makes one",
+            hint="let the ladder make more: sample:8",
+        )
+
+
 def solve_all(
     workspace: Workspace,
     problems: Iterable[Problem],
     verifier: Verifier,
     effort: Effort,
-    on_step: Callable[[Problem, int, int], None] = lambda problem, step, running: None,
+    on_step: OnStep = lambda problem, step, running: None,
+    *,
+    on_rung: OnRung = lambda problem, number, rung: None,
+    open_larger: Callable[[str], Engine] = open_engine,
 ) -> Iterator[Outcome]:
-    """Solve problems one after the other; what an earlier, interrupted run finished is not done
-    again.
+    """Solve problems one after the other; what an earlier, interrupted run finished, problems and
+    rungs, is not done again.
+
+    `on_rung(problem, number, rung)` is called as a rung begins, `on_step(problem, step, running)`
+    with every token of its attempts. `open_larger` opens the engines of `larger` rungs.
 
     Raises:
         InputError: a problem cannot be posed to this model.
         VerifierError: the verifier cannot judge these problems at all.
+        UsageError: as `check_effort`.
+        EndpointError, or an error of opening a model: a larger model fails.
         StoreError: the library cannot be written.
     """
+    check_effort(effort, verifier, workspace.meter)
     run = run_key(workspace, verifier, effort)
-    for problem in problems:
-        key = problem_key(workspace, problem)
-        done = workspace.library.run_get(run, key)
-        if done is not None and done.state in (UNSOLVED, NO_ROOM):
-            prompt = problem_prompt(workspace.engine.tokenizer, problem.text, problem.system)
-            if _look_up(workspace, problem, prompt).deposit is None:
-                detail = "an earlier run with the same effort ended so"
-                yield Outcome(problem, done.state, None, None, None, Cost(), detail)
-                continue
-        outcome = solve(workspace, problem, verifier, effort, on_step)
-        workspace.library.run_put(
-            run,
-            key,
-            state=outcome.state,
-            attempts_done=outcome.cost.attempts,
-            detail=outcome.cost.as_dict(),
-        )
-        yield outcome
-
-
-def solve(
-    workspace: Workspace,
-    problem: Problem,
-    verifier: Verifier,
-    effort: Effort,
-    on_step: Callable[[Problem, int, int], None] = lambda problem, step, running: None,
-) -> Outcome:
-    """Solve one problem, unless a deposit made under this fingerprint is there already.
-
-    Raises:
-        InputError: the problem cannot be posed to this model.
-        VerifierError, StoreError: as `solve_all`.
-    """
-    watch = Stopwatch()
-    prompt = problem_prompt(workspace.engine.tokenizer, problem.text, problem.system)
-    found = _look_up(workspace, problem, prompt)
-    if (known := found.deposit) is not None:
-        cost = Cost(seconds=watch.seconds)
-        return Outcome(problem, KNOWN, known.id, known.answer, known.replay == "replays", cost)
-    cost = Cost()
+    larger = Larger(workspace, open_larger)
+    solving = _Solving(workspace, verifier, effort, run, larger, on_step, on_rung)
     try:
-        passed = _attempt(workspace, problem, prompt, verifier, effort, cost, on_step)
-    except ContextTooLong as error:
-        cost.seconds = watch.seconds
-        return Outcome(problem, NO_ROOM, None, None, None, cost, str(error))
-    cost.seconds = watch.seconds
-    if passed is None:
-        return Outcome(problem, UNSOLVED, None, None, None, cost)
-    trace, verdict = passed
-    deposit = make_deposit(
-        workspace,
-        problem,
-        prompt,
-        trace,
-        verdict,
-        verifier,
-        cost.as_dict(),
-        supersede=found.stale,
-    )
-    return _solved(problem, deposit, cost)
-
-
-def _solved(problem: Problem, deposit: Deposit, cost: Cost) -> Outcome:
-    replays = deposit.replay == "replays"
-    return Outcome(
-        problem, SOLVED, deposit.id, deposit.answer, replays, cost, deposit.replay_reason
-    )
-
-
-def _attempt(
-    workspace: Workspace,
-    problem: Problem,
-    prompt: Prompt,
-    verifier: Verifier,
-    effort: Effort,
-    cost: Cost,
-    on_step: Callable[[Problem, int, int], None],
-) -> tuple[str, Verdict] | None:
-    """The first verified trace of a batch of attempts, or None; counts into `cost`."""
-    engine = workspace.engine
-    computed = compute_prompt(
-        engine,
-        workspace.chunks,
-        prompt.ids,
-        salt=workspace.salt,
-        keep=Keep.BLOCKS,
-        load=workspace.load,
-        room=effort.max_new_tokens,
-    )
-    cost.prefill_tokens = computed.report.computed_tokens
-    cost.reused_tokens = computed.report.reused_tokens
-    cost.attempts = effort.attempts
-    passed: list[tuple[str, Verdict]] = []
-
-    def judge(lane: int, decoded: Decoded) -> bool:
-        trace = engine.tokenizer.decode(decoded.ids)
-        verdict = verifier.verify(problem.case(), trace)
-        if verdict.passed and verdict.answer is not None:
-            passed.append((trace, verdict))
-        return bool(passed)
-
-    try:
-        lanes = computed.context.fork(effort.attempts, effort.max_new_tokens)
+        for problem in problems:
+            yield solving.solve(problem)
     finally:
-        computed.context.close()
-    try:
-        decoded = sample_lanes(
-            lanes,
-            effort.max_new_tokens,
-            engine.tokenizer.stop_ids,
-            effort.sampling,
-            judge,
-            lambda step, running: on_step(problem, step, running),
+        larger.close()
+
+
+@dataclass(frozen=True)
+class _Solving:
+    """One run over many problems."""
+
+    workspace: Workspace
+    verifier: Verifier
+    effort: Effort
+    run: str
+    larger: Larger
+    on_step: OnStep
+    on_rung: OnRung
+
+    def solve(self, problem: Problem) -> Outcome:
+        """Solve one problem, unless a deposit made under this fingerprint is there already, or
+        this run has ended without one before."""
+        space = self.workspace
+        key = problem_key(space, problem)
+        done = space.library.run_get(self.run, key)
+        with Measure(space.meter) as looking:
+            prompt = problem_prompt(space.engine.tokenizer, problem.text, problem.system)
+            found = _look_up(space, problem, prompt)
+        cost = looking.into(Cost.nothing())
+        if (known := found.deposit) is not None:
+            outcome = Outcome(
+                problem, KNOWN, known.id, known.answer, known.replay == "replays", cost
+            )
+        elif done is not None and done.state in (UNSOLVED, NO_ROOM):
+            detail = "an earlier run with the same effort ended so"
+            return Outcome(problem, done.state, None, None, None, Cost.nothing(), detail)
+        else:
+            earlier = done.detail if done is not None and done.state == CLIMBING else None
+            outcome = self._climb(problem, key, prompt, found, earlier)
+        self._write_down(key, outcome.state, outcome.cost, _as_json(outcome))
+        return outcome
+
+    def _climb(
+        self,
+        problem: Problem,
+        key: str,
+        prompt: Prompt,
+        found: _Found,
+        earlier: Mapping[str, Any] | None,
+    ) -> Outcome:
+        climb = Climb(
+            self.workspace,
+            problem,
+            self.verifier,
+            self.effort,
+            self.larger,
+            earlier=earlier,
+            on_step=self.on_step,
+            on_rung=self.on_rung,
         )
-    finally:
-        lanes.close()
-    cost.decode_tokens = sum(lane.steps for lane in decoded)
-    return passed[0] if passed else None
+        passed = climb.run(lambda climb: self._write_down(key, CLIMBING, climb.cost, climb.account))
+        cost, rungs = climb.cost, tuple(climb.rungs)
+        if passed is not None:
+            deposit = self._deposit(problem, prompt, passed, cost, rungs, supersede=found.stale)
+            replays = deposit.replay == "replays"
+            return Outcome(
+                *(problem, SOLVED, deposit.id, deposit.answer, replays),
+                cost,
+                deposit.replay_reason,
+                rungs,
+            )
+        left_out = "; ".join(f"{one.rung}: {one.detail}" for one in rungs if one.detail)
+        no_room = cost.attempts == 0 and "context_too_long" in left_out
+        detail = f"budget: {climb.ran_out}" if climb.ran_out else left_out
+        state = NO_ROOM if no_room else UNSOLVED
+        return Outcome(problem, state, None, None, None, cost, detail, rungs)
+
+    def _deposit(
+        self,
+        problem: Problem,
+        prompt: Prompt,
+        passed: Passed,
+        cost: Cost,
+        rungs: tuple[RungCost, ...],
+        *,
+        supersede: bool,
+    ) -> Deposit:
+        return make_deposit(
+            self.workspace,
+            problem,
+            prompt,
+            passed.trace,
+            passed.verdict,
+            self.verifier,
+            {**cost.as_dict(), "rungs": [rung.as_dict() for rung in rungs]},
+            case=passed.case,
+            provenance=self._provenance(passed, cost),
+            supersede=supersede,
+        )
+
+    def _provenance(self, passed: Passed, cost: Cost) -> dict[str, Any]:
+        """Who wrote the trace, and what it would take to have it written again."""
+        return {
+            **asdict(passed.origin),
+            "model": passed.origin.model or self.workspace.engine.model,
+            "effort": self.effort.spec,
+            "sampling": asdict(self.effort.sampling),
+            "max_new_tokens": self.effort.max_new_tokens,
+            "attempts": cost.attempts,
+        }
+
+    def _write_down(self, key: str, state: str, cost: Cost, detail: Mapping[str, Any]) -> None:
+        try:
+            self.workspace.library.run_put(
+                self.run, key, state=state, attempts_done=cost.attempts, detail=detail
+            )
+        except LimitExceeded:
+            # An account of many long texts. Without it, a climb that is interrupted is taken up
+            # from an earlier rung.
+            if state != CLIMBING:
+                raise
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    return {**outcome.cost.as_dict(), "rungs": [rung.as_dict() for rung in outcome.rungs]}

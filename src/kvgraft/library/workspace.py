@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from kvgraft.breakeven import Load
+from kvgraft.energy import EnergyMeter
 from kvgraft.engines.base import Engine
 from kvgraft.library.address import AddressSpace, RequestIdentity
 from kvgraft.library.records import Library
@@ -17,7 +18,7 @@ PUBLIC = "public"
 @dataclass(frozen=True)
 class Workspace:
     """`salt` is the tenant's secret; it enters every chunk key. `load` says when stored states
-    are loaded."""
+    are loaded. Without a `meter` joules are not measured."""
 
     engine: Engine
     chunks: ChunkStore
@@ -25,6 +26,7 @@ class Workspace:
     tenant: str
     salt: bytes
     load: Load = Load.ALWAYS
+    meter: EnergyMeter | None = None
 
     def space(self, system: str | None) -> AddressSpace:
         """Addresses of problems posed to this model's tokenizer and template under `system`."""

@@ -200,6 +200,32 @@ def _make_program(argument: str) -> Verifier:
     return program.make(argument)
 
 
+def _make_schema(argument: str) -> Verifier:
+    from kvgraft.library.verify.json_schema import SchemaVerifier
+
+    _no_argument("schema", argument)
+    return SchemaVerifier()
+
+
+def _make_substitute(argument: str) -> Verifier:
+    from kvgraft.library.verify.substitute import SubstituteVerifier
+
+    _no_argument("substitute", argument)
+    return SubstituteVerifier()
+
+
+def _make_all(argument: str) -> Verifier:
+    from kvgraft.library.verify import combine
+
+    return combine.make(combine.AllVerifier, argument, make_verifier)
+
+
+def _make_any(argument: str) -> Verifier:
+    from kvgraft.library.verify import combine
+
+    return combine.make(combine.AnyVerifier, argument, make_verifier)
+
+
 def _no_argument(name: str, argument: str) -> None:
     if argument:
         raise UsageError(f"the verifier {name!r} takes no argument", where=f"{name}:{argument}")
@@ -214,6 +240,10 @@ _MAKERS: Mapping[str, Callable[[str], Verifier]] = {
     "code": _make_code,
     "consensus": _make_consensus,
     "program": _make_program,
+    "schema": _make_schema,
+    "substitute": _make_substitute,
+    "all": _make_all,
+    "any": _make_any,
 }
 
 
@@ -226,8 +256,8 @@ def make_verifier(spec: str) -> Verifier:
     """
     name, _, argument = spec.partition(":")
     maker = _MAKERS.get(name)
-    if maker is None:
-        raise UsageError(
-            f"there is no verifier {name!r}", where=spec, hint=f"choose from {', '.join(_MAKERS)}"
-        )
-    return maker(argument)
+    if maker is not None:
+        return maker(argument)
+    from kvgraft.library.verify.plugins import make_plugin
+
+    return make_plugin(spec, frozenset(_MAKERS))

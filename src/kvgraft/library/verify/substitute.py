@@ -1,0 +1,118 @@
+"""The verifier `substitute`: the answer is put back into the problem's constraints. No key."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+from typing import Any
+
+from kvgraft import limits
+from kvgraft.errors import MissingExtra, VerifierError
+from kvgraft.library.verify.base import Case, Verdict, summary, without_answer
+from kvgraft.library.verify.extract import extract
+from kvgraft.library.verify.json_schema import json_in
+from kvgraft.library.verify.worker import Worker
+
+_KNOWN = {"symbols", "where", "answer", "product", "prime", "all"}
+
+
+class SubstituteVerifier:
+    """Passes an answer that fulfils `checks["constraints"]`; docs/VERIFIERS.md has their form.
+
+    Exact arithmetic by sympy in a worker process, under limits; what it cannot decide is a fail of
+    grade "none", never a pass.
+
+    Raises:
+        MissingExtra: `sympy` is not installed.
+    """
+
+    name = spec = "substitute"
+    needs = frozenset({"constraints"})
+
+    def __init__(
+        self,
+        *,
+        seconds: float = limits.SUBSTITUTE_SECONDS,
+        memory_bytes: int = limits.MATH_VERIFY_MEMORY_BYTES,
+    ) -> None:
+        if importlib.util.find_spec("sympy") is None:
+            raise MissingExtra(
+                "the verifier 'substitute' needs the package sympy",
+                hint="pip install 'kvgraft[math]'",
+            )
+        self.version = f"1+sympy-{importlib.metadata.version('sympy')}"
+        self._worker = Worker(
+            "kvgraft.library.verify.substitute_check:load",
+            seconds=seconds,
+            memory_bytes=memory_bytes,
+        )
+
+    def verify(self, case: Case, trace: str) -> Verdict:
+        """The verdict on `trace`.
+
+        Raises:
+            VerifierError: the case has no constraints, or they cannot be used.
+        """
+        constraints = _constraints(case)
+        evidence: dict[str, Any] = {
+            "method": "substitute",
+            "constraints": summary(json.dumps(constraints, sort_keys=True)),
+        }
+        if constraints.get("answer") == "json":
+            answer = json_in(trace)
+        else:
+            found = extract(trace)
+            answer = None if found is None else found.answer
+        if answer is None:
+            return without_answer(self, trace, evidence)
+        evidence["given"] = summary(answer)
+        if len(answer) > limits.MAX_ANSWER_CHARS:
+            evidence["reason"] = f"the answer is over {limits.MAX_ANSWER_CHARS:,} characters"
+            return Verdict(False, "none", None, self.name, self.version, evidence)
+        reply = self._worker.ask({"constraints": constraints, "answer": answer})
+        evidence["seconds"] = round(reply.seconds, 6)
+        if reply.failure is not None:
+            evidence["failure"] = summary(reply.failure)
+            return Verdict(False, "none", answer, self.name, self.version, evidence)
+        if (bad := reply.value.get("bad")) is not None:
+            raise VerifierError(f"`checks.constraints` cannot be used: {bad}", where=self.name)
+        if (why := reply.value.get("undecided")) is not None:
+            evidence["failure"] = summary(f"not decided: {why}")
+            return Verdict(False, "none", answer, self.name, self.version, evidence)
+        if (fails := reply.value.get("fails")) is not None:
+            evidence["fails"] = summary(fails)
+            return Verdict(False, "proved", answer, self.name, self.version, evidence)
+        evidence["holds"] = reply.value["holds"]
+        return Verdict(True, "proved", answer, self.name, self.version, evidence)
+
+    def close(self) -> None:
+        """Ends the worker process."""
+        self._worker.close()
+
+
+def _constraints(case: Case) -> dict[str, Any]:
+    found = case.checks.get("constraints")
+    problem = None
+    if not isinstance(found, dict):
+        problem = "needs `checks.constraints`, an object"
+    elif unknown := sorted(found.keys() - _KNOWN):
+        # A misspelt one would silently check less.
+        problem = f"does not know the constraints' {', '.join(unknown)}"
+    elif "product" not in found and not (
+        _texts(found.get("symbols")) and _texts(found.get("where"))
+    ):
+        problem = "needs `symbols` and `where`, lists of texts, or a `product`"
+    elif found.get("all") and len(found["symbols"]) != 1:
+        problem = "takes `all` for one symbol"
+    if problem is not None or not isinstance(found, dict):
+        raise VerifierError(
+            f"the verifier 'substitute' {problem}",
+            where="substitute",
+            hint='{"constraints": {"symbols": ["x"], "where": ["x**2 = 9", "x > 0"]}}',
+        )
+    return found
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, str) for one in value)

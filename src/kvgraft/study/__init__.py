@@ -1,0 +1,1 @@
+"""Pre-registered studies: what a library is worth, against baselines and controls."""
