@@ -257,7 +257,9 @@ def test_text_alone_with_another_answer_than_its_solution_gives_is_a_miss(
     with opened(tmp_path, engine) as workspace:
         run(workspace)
         (kept,) = workspace.library.list()
-        swapped = replace(kept, answer="5")  # as by hands that know how to sign a record
+        # As by hands that know how to sign a record.
+        verdict = replace(kept.verdict, verifier="math")
+        swapped = replace(kept, answer="5", verdict=verdict)
         monkeypatch.setattr(workspace.library, "find", lambda *_: swapped)
         answer = ask(workspace, FOUR)
     assert was_fresh(answer, "not_reproduced")
