@@ -70,6 +70,27 @@ def reset_peak() -> None:
 # --- the library's look-up --------------------------------------------------------------------
 
 
+def deposit_of(space: Any, problem: str) -> Any:
+    """A deposit of `problem` in an `AddressSpace`, with nothing in it but what it must have."""
+    from kvgraft.library.deposit import NewDeposit
+    from kvgraft.library.verify.base import Verdict
+
+    return NewDeposit(
+        identity=space.identity(problem),
+        model="m",
+        fingerprint="f",
+        prompt="p",
+        trace="t",
+        cue="c",
+        token_ids=(1, 2, 3),
+        answer="42",
+        answer_ids=(4,),
+        verdict=Verdict(True, "proved", "42", "exact", "1", {}),
+        cost={},
+        finished=True,
+    )
+
+
 def lookup_us(records: int, rounds: int = 5, looks: int = 2_000) -> float:
     """Median over rounds of the microseconds a look-up takes among `records` deposits.
 
@@ -77,9 +98,7 @@ def lookup_us(records: int, rounds: int = 5, looks: int = 2_000) -> float:
     revoked deposits are not found.
     """
     from kvgraft.library.address import AddressSpace, RequestIdentity
-    from kvgraft.library.deposit import NewDeposit
     from kvgraft.library.records import Library
-    from kvgraft.library.verify.base import Verdict
 
     space = AddressSpace(
         RequestIdentity(problem="", tenant="public", template_digest="t", tokenizer_digest="k")
@@ -88,29 +107,13 @@ def lookup_us(records: int, rounds: int = 5, looks: int = 2_000) -> float:
     def problem(number: int) -> str:
         return f"Problem {number}: " + "what is the sum of these numbers, exactly? " * 4
 
-    verdict = Verdict(True, "proved", "42", "exact", "1", {})
     with (
         tempfile.TemporaryDirectory() as folder,
         Library.open(Path(folder) / "l.sqlite3") as library,
     ):
         with library.batch():
             for number in range(records):
-                library.deposit(
-                    NewDeposit(
-                        identity=space.identity(problem(number)),
-                        model="m",
-                        fingerprint="f",
-                        prompt="p",
-                        trace="t",
-                        cue="c",
-                        token_ids=(1, 2, 3),
-                        answer="42",
-                        answer_ids=(4,),
-                        verdict=verdict,
-                        cost={},
-                        finished=True,
-                    )
-                )
+                library.deposit(deposit_of(space, problem(number)))
         generator = random.Random(0)
         medians = []
         for _ in range(rounds):
