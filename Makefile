@@ -14,7 +14,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 step = @printf '\n== %s\n' '$(1)'
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-llamacpp lint format docs bench-spine bench-engines bench-families study-demo clean
+.PHONY: help install demo test test-llamacpp lint format docs bench-spine bench-engines bench-families study-demo study-aime clean
 
 help:
 	@printf '%s\n' \
@@ -28,6 +28,7 @@ help:
 	  'make bench-engines   restore of each engine, bytes, load or compute' \
 	  'make bench-families  every architecture of the catalogue, cold against grafted' \
 	  'make study-demo   a small registered study on a real model; again: goes on, or scores anew' \
+	  'make study-aime   the headline study: hours, resumable; needs the data files and llama.cpp' \
 	  'make clean        remove .venv, caches and build output (never models or libraries)' \
 	  '' \
 	  'PYTHON=python3.12 chooses the interpreter; ARGS="..." goes to demo, pytest or the benchmark.'
@@ -91,6 +92,14 @@ STUDY_OUT ?= study-demo
 study-demo: $(STAMP)
 	$(BIN)/kvgraft study run benchmarks/studies/demo.json --out $(STUDY_OUT) \
 	  $(if $(wildcard $(STUDY_OUT)/registration.json),--resume) $(ARGS)
+
+# Each step goes on where it stopped; the attempts stop after 50 minutes, for the next run to go on.
+study-aime: $(LLAMACPP_STAMP)
+	$(BIN)/python benchmarks/headline.py attempts 0.5b
+	$(BIN)/python benchmarks/headline.py attempts 1.5b
+	$(BIN)/python benchmarks/headline.py library 0.5b
+	$(BIN)/python benchmarks/headline.py library 1.5b
+	$(BIN)/python benchmarks/headline.py score $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

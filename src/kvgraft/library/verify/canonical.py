@@ -2,7 +2,8 @@
 
 Counting needs an equality that is transitive and cheap, so it is narrower than what `math`
 forgives: numbers are one where they are exactly equal, in the same unit; words are one whatever
-their case; everything else is one where its normal form is. Unequal answers never become one.
+their case; everything else is one where its normal form is. Unequal answers never become one. A
+whole number that has still to be worked out, `144/12`, is not the answer 12: so says `math` too.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from fractions import Fraction
 
 from kvgraft import limits
 from kvgraft.library.verify.normalise import normalise
-from kvgraft.library.verify.number import parse_number
+from kvgraft.library.verify.number import is_evaluated, parse_number
 
-# A single letter may be a variable, whose case tells it from another.
-_WORDS = re.compile(r"[^\W\d_]{2,}(?:[ -][^\W\d_]+)*")
+# One or two letters may be variables, whose case tells them from others.
+_WORDS = re.compile(r"(?:[^\W\d_]{3,}|(?i:no))(?:[ -][^\W\d_]+)*")
+# A space that parts nothing: behind a sign, before one, or between a number and a letter.
+_NEEDLESS_SPACE = re.compile(r"(?<![^\W_]) | (?![^\W_])|(?<=[0-9]) (?=[^\W\d_])")
 _LONG = 10**100  # a number from here on is written in base 16, which takes linear time
 
 
@@ -29,13 +32,18 @@ def canonical_answer(text: str) -> str | None:
     if not normal.text:
         return None
     number = parse_number(normal.text)
-    if number is not None and not number.cut:
+    if number is not None and (number.value.denominator > 1 or _is_worked_out(normal.text)):
         form = _written(number.value)
     elif _WORDS.fullmatch(normal.text):
         form = normal.text.casefold()
     else:
-        form = normal.text.replace(" ", "")
+        form = _NEEDLESS_SPACE.sub("", normal.text)
     return form if normal.unit is None else f"{form} {normal.unit}"
+
+
+def _is_worked_out(text: str) -> bool:
+    """Whether a whole number is written as one: `12`, `1.2e1`; not `144/12`."""
+    return is_evaluated(text)
 
 
 def _written(value: Fraction) -> str:

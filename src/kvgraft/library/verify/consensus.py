@@ -40,8 +40,8 @@ class ConsensusVerifier:
                 hint=f"consensus:{THRESHOLD:g},{QUORUM} is what 'consensus' means",
             )
         self._threshold, self._quorum = threshold, quorum
-        self.spec = f"consensus:{threshold:g},{quorum}"
-        self.version = f"1+{threshold:g},{quorum}"
+        self.spec = f"consensus:{threshold!r},{quorum}"
+        self.version = f"2+{threshold!r},{quorum}"
 
     def verify(self, case: Case, trace: str) -> Verdict:
         """The verdict on `trace`. Raises nothing."""
@@ -54,8 +54,11 @@ class ConsensusVerifier:
         }
         found = extract(trace)
         mine = None if found is None else canonical_answer(found.answer)
-        if found is None or mine is None:
+        if found is None:
             return without_answer(self, trace, evidence)
+        if mine is None:
+            evidence["reason"] = "the answer is too long to compare, or has no content"
+            return Verdict(False, "none", None, self.name, self.version, evidence)
         votes = Counter([mine, *filter(None, map(vote, case.peers))])
         evidence |= tally(votes) | {"given": summary(found.answer)}
         share = votes[mine] / (1 + len(case.peers))

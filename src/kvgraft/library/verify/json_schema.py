@@ -5,16 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from kvgraft import limits
 from kvgraft.errors import MissingExtra, VerifierError
 from kvgraft.library.verify.base import Case, Verdict, summary, without_answer
+from kvgraft.library.verify.program_text import fenced_blocks
 from kvgraft.library.verify.worker import Worker
 
-_BLOCK = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
 
 
 class SchemaVerifier:
@@ -90,27 +89,33 @@ class SchemaVerifier:
 def json_in(trace: str) -> str | None:
     """The JSON text in a trace, without white space at its ends; None where there is none.
 
-    NaN and infinity, which Python reads, are no JSON.
+    NaN and infinity, which Python reads, are no JSON; nor is an object that gives a name twice,
+    which readers understand differently.
     """
     if len(trace) > limits.MAX_TRACE_CHARS:
         return None
-    blocks = [(match[1].lower(), match[2]) for match in _BLOCK.finditer(trace)]
-    said = [text for tag, text in blocks if tag == "json"]
-    return next(filter(_is_json, _candidates(said, [text for _, text in blocks], trace)), None)
+    return next(filter(_is_json, _candidates(trace)), None)
 
 
-def _candidates(said: list[str], blocks: list[str], trace: str) -> Iterator[str]:
-    # A block that says it is JSON is meant; where that is none, no other is taken for it.
-    if said:
-        yield said[-1].strip()
-        return
-    yield from (text.strip() for text in reversed(blocks))
+def _candidates(trace: str) -> Iterator[str]:
+    blocks = [block for block in fenced_blocks(trace) if block.closed]
+    said = [block for block in blocks if block.tag == "json"]
+    for block in reversed(said or blocks):
+        yield trace[block.start : block.end].strip()
+        if said:  # a block that says it is JSON is meant: no other is taken for it
+            return
     yield trace.strip()
 
 
 def _is_json(text: str) -> bool:
     try:
-        json.loads(text, parse_constant=_refuse, parse_int=str, parse_float=str)
+        json.loads(
+            text,
+            parse_constant=_refuse,
+            parse_int=str,
+            parse_float=str,
+            object_pairs_hook=_without_repeats,
+        )
     except (ValueError, RecursionError):
         return False
     return True
@@ -118,3 +123,10 @@ def _is_json(text: str) -> bool:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return data

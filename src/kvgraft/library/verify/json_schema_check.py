@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from typing import Any
 
 _REASON_CHARS = 300
 # jsonschema carries no types that mypy follows here.
 _jsonschema: Any = None
-_referencing: Any = None
+_registry: Any = None
 
 
 def load() -> Any:
     """Imports what is heavy, and returns the handler of the worker."""
-    global _jsonschema, _referencing
+    global _jsonschema, _registry
     _jsonschema = importlib.import_module("jsonschema")
-    _referencing = importlib.import_module("referencing")
+    # The drafts themselves, which it carries; any other reference that leads out of a schema
+    # resolves to nothing.
+    _registry = importlib.import_module("jsonschema_specifications").REGISTRY
     return validate
 
 
@@ -28,11 +31,12 @@ def validate(request: dict[str, Any]) -> dict[str, Any]:
         kind.check_schema(schema)
     except _jsonschema.SchemaError as error:
         return {"bad_schema": str(error.message)[:_REASON_CHARS]}
-    # An empty registry: a reference that leads out of the schema resolves to nothing.
-    validator = kind(schema, registry=_referencing.Registry())
+    validator = kind(schema, registry=_registry)
     try:
         errors = validator.iter_errors(json.loads(request["text"]))
         worst = _jsonschema.exceptions.best_match(errors)
+    except re.error as error:
+        return {"bad_schema": f"a pattern does not compile: {error}"[:_REASON_CHARS]}
     except Exception as unresolved:
         if "Referencing" not in type(unresolved).__name__:
             raise

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 
 from kvgraft import limits
 
-_FENCE = re.compile(r"[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<tag>[\w+#.-]*)[^`\n]*")
+# Each run is followed by something else: it is not tried in parts, which would take time with the
+# square of a line's length.
+_FENCE = re.compile(
+    r"[ \t]*(?P<fence>`{3,}(?!`)|~{3,}(?!~))[ \t]*(?![ \t])(?P<tag>[\w+#.-]*)(?![\w+#.-])[^`\n]*"
+)
 _PYTHON = {"py", "py3", "python", "python3"}
 # What compiles without any of these is a word or a number, and no program.
 _DOES_SOMETHING = re.compile(r"[=(]|^[ \t]*(?:import|from)\b", re.MULTILINE)
@@ -26,7 +30,9 @@ class Program:
 
 
 @dataclass(frozen=True)
-class _Block:
+class Block:
+    """What stands between two fences, or behind one that was not `closed`; `tag` in lower case."""
+
     tag: str
     start: int
     end: int
@@ -42,9 +48,9 @@ def program_in(trace: str) -> Program | None:
     """
     if len(trace) > limits.MAX_TRACE_CHARS:
         return None
-    blocks = [_Block("", 0, len(trace), False)]
+    blocks = [Block("", 0, len(trace), False)]
     if "```" in trace or "~~~" in trace:
-        blocks = list(_blocks(trace)) or blocks
+        blocks = list(fenced_blocks(trace)) or blocks
     said = [block for block in blocks if block.tag in _PYTHON]
     for found in (said, blocks):
         for block in reversed(found):
@@ -59,18 +65,19 @@ def program_in(trace: str) -> Program | None:
     return None
 
 
-def _blocks(trace: str) -> Iterator[_Block]:
+def fenced_blocks(trace: str) -> Iterator[Block]:
+    """The blocks of a text, in their order, in time proportional to its length."""
     fence, tag, start, place = "", "", 0, 0
     for line in trace.splitlines(keepends=True):
         opens = _FENCE.fullmatch(line.rstrip())
         if not fence and opens:
             fence, tag, start = opens["fence"], opens["tag"].lower(), place + len(line)
         elif fence and set(line.strip()) == {fence[0]} and len(line.strip()) >= len(fence):
-            yield _Block(tag, start, place, True)
+            yield Block(tag, start, place, True)
             fence = ""
         place += len(line)
     if fence:
-        yield _Block(tag, min(start, place), place, False)
+        yield Block(tag, min(start, place), place, False)
 
 
 def _is_python(source: str) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import keyword
+import re
 from typing import Any
 
 from kvgraft import limits
@@ -14,7 +16,11 @@ from kvgraft.library.verify.extract import extract
 from kvgraft.library.verify.json_schema import json_in
 from kvgraft.library.verify.worker import Worker
 
-_KNOWN = {"symbols", "where", "answer", "product", "prime", "all"}
+_OF_SYMBOLS = {"symbols", "where", "answer", "all"}
+_OF_PRODUCT = {"product", "prime"}
+_SLOT = re.compile(r"\{([A-Za-z_]\w*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_TAKEN = {*keyword.kwlist, "pi", "E", "json"}
 
 
 class SubstituteVerifier:
@@ -77,6 +83,9 @@ class SubstituteVerifier:
             return Verdict(False, "none", answer, self.name, self.version, evidence)
         if (bad := reply.value.get("bad")) is not None:
             raise VerifierError(f"`checks.constraints` cannot be used: {bad}", where=self.name)
+        if (why := reply.value.get("unreadable")) is not None:
+            evidence["reason"] = summary(f"the answer cannot be put back: {why}")
+            return Verdict(False, "none", answer, self.name, self.version, evidence)
         if (why := reply.value.get("undecided")) is not None:
             evidence["failure"] = summary(f"not decided: {why}")
             return Verdict(False, "none", answer, self.name, self.version, evidence)
@@ -93,25 +102,46 @@ class SubstituteVerifier:
 
 def _constraints(case: Case) -> dict[str, Any]:
     found = case.checks.get("constraints")
-    problem = None
-    if not isinstance(found, dict):
-        problem = "needs `checks.constraints`, an object"
-    elif unknown := sorted(found.keys() - _KNOWN):
-        # A misspelt one would silently check less.
-        problem = f"does not know the constraints' {', '.join(unknown)}"
-    elif "product" not in found and not (
-        _texts(found.get("symbols")) and _texts(found.get("where"))
-    ):
-        problem = "needs `symbols` and `where`, lists of texts, or a `product`"
-    elif found.get("all") and len(found["symbols"]) != 1:
-        problem = "takes `all` for one symbol"
-    if problem is not None or not isinstance(found, dict):
+    problem = _problem_of(found)
+    if problem or not isinstance(found, dict):
         raise VerifierError(
-            f"the verifier 'substitute' {problem}",
+            f"`checks.constraints` cannot be used: {problem}",
             where="substitute",
             hint='{"constraints": {"symbols": ["x"], "where": ["x**2 = 9", "x > 0"]}}',
         )
     return found
+
+
+def _problem_of(found: Any) -> str:
+    """What is wrong with the form of constraints, "" if nothing."""
+    if not isinstance(found, dict):
+        return "an object is needed"
+    known = _OF_PRODUCT if "product" in found else _OF_SYMBOLS
+    if unknown := sorted(found.keys() - known):
+        # What is misspelt, or has no meaning beside the rest, would silently check less.
+        return f"{', '.join(map(repr, unknown))} is not one of {', '.join(sorted(known))}"
+    if not all(isinstance(found.get(name, False), bool) for name in ("all", "prime")):
+        return "`all` and `prime` are true or false"
+    if "product" in found:
+        whole = type(found["product"]) is int or isinstance(found["product"], str)
+        return "" if whole else "`product` is a text or a whole number"
+    symbols, where = found.get("symbols"), found.get("where")
+    if not (_texts(symbols) and _texts(where)):
+        return "`symbols` and `where` are needed, lists of texts, or a `product`"
+    if not all(map(_NAME.fullmatch, symbols)) or len({*symbols, *_TAKEN}) < len(symbols) + len(
+        _TAKEN
+    ):
+        return "`symbols` are different names, none of them with a meaning of its own"
+    if found.get("all"):
+        one = len(symbols) == 1 and found.get("answer", symbols[0]) == symbols[0]
+        return "" if one else "`all` is for one symbol, whose values the answer lists"
+    form = found.get("answer", ", ".join(symbols))
+    if not isinstance(form, str):
+        return "`answer` is a text"
+    names = _SLOT.findall(form) or [name.strip() for name in form.strip(" ()").split(",")]
+    if form != "json" and sorted(names) != sorted(symbols):
+        return "`answer` has to name each symbol once"
+    return ""
 
 
 def _texts(value: Any) -> bool:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kvgraft.library.verify.expression import NotAnExpression, parse, plain, value_of
-from kvgraft.library.verify.normalise import normalise
-
-# It carries no types.
-sympy: Any = importlib.import_module("sympy")
+from kvgraft.library.verify.expression import (
+    ExpressionError,
+    TooLarge,
+    Undefined,
+    is_zero,
+    parse,
+    sympy,
+    value_of,
+)
+from kvgraft.library.verify.substitute_answer import Unreadable, Values, factors, listed, values
 
 _KIND = re.compile(r"\s*([A-Za-z_]\w*)\s+(?:is\s+)?(integer|positive|natural|real|prime)\s*")
-_SLOT = re.compile(r"\{([A-Za-z_]\w*)\}")
-_SEPARATOR = re.compile(r",|;|\bor\b|\band\b")
+_WHOLE_KINDS = ("integer", "natural", "prime")
 _SIGN_DIGITS = 50  # a difference is positive or negative if it is so with that many digits
-_RELATIONS: Mapping[type[ast.cmpop], Callable[[int], bool]] = {
+_MAX_ENUMERATED = 2_000  # whole numbers between two bounds that are tried one by one
+_RELATIONS = {
     ast.Eq: lambda sign: sign == 0,
     ast.NotEq: lambda sign: sign != 0,
     ast.Lt: lambda sign: sign < 0,
@@ -27,7 +31,7 @@ _RELATIONS: Mapping[type[ast.cmpop], Callable[[int], bool]] = {
     ast.Gt: lambda sign: sign > 0,
     ast.GtE: lambda sign: sign >= 0,
 }
-Values = dict[str, Any]
+_MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
 
 
 class _Undecided(Exception):
@@ -38,157 +42,149 @@ class _BadConstraints(Exception):
     """The constraints, not the answer, are at fault."""
 
 
+@dataclass(frozen=True)
+class _Constraint:
+    """`text` as it was given; `kind` says what sort of number `name` is, or `tree` compares."""
+
+    text: str
+    name: str = ""
+    kind: str = ""
+    tree: ast.expr | None = None
+
+    @property
+    def names(self) -> set[str]:
+        if self.tree is None:
+            return {self.name}
+        return {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)}
+
+
 def load() -> Any:
     """The handler of the worker."""
     return check
 
 
 def check(request: dict[str, Any]) -> dict[str, Any]:
-    """One of: `bad` (the constraints cannot be used: why), `undecided` (why), `fails` (what), or
-    `holds`: the number of constraints."""
+    """One of: `bad` (the constraints cannot be used: why), `unreadable` (the answer: why),
+    `undecided` (why), `fails` (what), or `holds`: the number of constraints."""
     constraints, answer = request["constraints"], request["answer"]
     try:
-        return _check(constraints, answer)
+        if "product" in constraints:
+            return _check_product(constraints, answer)
+        symbols = constraints["symbols"]
+        where = _read(symbols, constraints["where"])
+        if constraints.get("all"):
+            return _check_all(symbols[0], where, answer)
+        said = values(constraints.get("answer", ", ".join(symbols)), symbols, answer)
+        fails = _failing(where, said)
+        return {"holds": len(where)} if fails is None else {"fails": fails}
     except _BadConstraints as error:
         return {"bad": str(error)[:300]}
+    except Unreadable as error:
+        return {"unreadable": str(error)[:300]}
     except _Undecided as error:
         return {"undecided": str(error)[:300]}
-    except NotAnExpression as error:
-        return {"fails": f"the answer: {error}"[:300]}
-
-
-def _check(constraints: Mapping[str, Any], answer: str) -> dict[str, Any]:
-    where = list(constraints.get("where", ()))
-    if "product" in constraints:
-        return _check_product(constraints, answer)
-    symbols = list(constraints["symbols"])
-    if constraints.get("all"):
-        return _check_all(symbols[0], where, answer)
-    values = _values(str(constraints.get("answer", symbols[0])), symbols, answer)
-    for text in where:
-        if not _holds(text, values):
-            return {"fails": text}
-    return {"holds": len(where)}
-
-
-# --- the answer's values ----------------------------------------------------------------------
-
-
-def _values(form: str, symbols: Sequence[str], answer: str) -> Values:
-    """What the answer says of each symbol.
-
-    Raises:
-        NotAnExpression: it is not of the form.
-    """
-    if form == "json":
-        said = _json_object(answer)
-    elif _SLOT.search(form):
-        said = _by_template(form, answer)
-    else:
-        names = [name.strip() for name in form.strip(" ()").split(",")]
-        text = plain(normalise(answer).text).strip()
-        parts = [text] if len(names) == 1 else _top_level(text.strip("()[]{} \\"))
-        if len(parts) != len(names):
-            raise NotAnExpression(f"{len(parts)} values for {len(names)}")
-        said = dict(zip(names, parts, strict=True))
-    if missing := set(symbols) - set(said):
-        raise NotAnExpression(f"it says nothing of {', '.join(sorted(missing))}")
-    return {name: _value(name, str(said[name])) for name in symbols}
-
-
-def _json_object(answer: str) -> dict[str, Any]:
-    try:
-        said = json.loads(answer, parse_int=str, parse_float=str)
-    except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
-        raise NotAnExpression("it is no JSON object")
-    return said
-
-
-def _by_template(form: str, answer: str) -> dict[str, Any]:
-    pieces = _SLOT.split(form)
-    pattern = "".join(
-        f"(?P<{piece}>[^,;]+?)" if number % 2 else r"\s*".join(map(re.escape, piece.split(" ")))
-        for number, piece in enumerate(pieces)
-    )
-    match = re.fullmatch(rf"\s*{pattern}\s*", normalise(answer).text)
-    if match is None:
-        raise NotAnExpression(f"it is not of the form {form!r}")
-    return {name: plain(text) for name, text in match.groupdict().items()}
-
-
-def _value(name: str, text: str) -> Any:
-    left, equals, right = text.partition("=")
-    if equals and left.strip() == name:
-        text = right
-    value = value_of(parse(text), {})
-    if not value.is_number or value.has(sympy.zoo, sympy.nan, sympy.oo):
-        raise NotAnExpression(f"{name} is no number")
-    return value
-
-
-def _top_level(text: str) -> list[str]:
-    parts, depth, start = [], 0, 0
-    for place, character in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            parts.append(text[start:place])
-            start = place + 1
-    return [*parts, text[start:]]
 
 
 # --- constraints ------------------------------------------------------------------------------
 
 
-def _holds(text: str, values: Values) -> bool:
-    """Whether a constraint holds.
+def _read(symbols: Sequence[str], where: Sequence[str]) -> list[_Constraint]:
+    """Raises _BadConstraints: one that is none, or a symbol that none speaks of."""
+    out = []
+    for text in where:
+        if match := _KIND.fullmatch(text):
+            if match[1] not in symbols:
+                raise _BadConstraints(f"there is no symbol {match[1]!r}")
+            out.append(_Constraint(text, match[1], match[2]))
+            continue
+        try:
+            out.append(_Constraint(text, tree=parse(text, symbols, relation=True)))
+        except ExpressionError as error:
+            raise _BadConstraints(f"{text[:100]!r}: {error}") from None
+    if free := sorted(set(symbols) - set().union(*(one.names for one in out))):
+        raise _BadConstraints(f"nothing is said of {', '.join(free)}")
+    return out
+
+
+def _failing(where: Sequence[_Constraint], said: Values) -> str | None:
+    """The text of the first constraint that does not hold, None where all do.
 
     Raises:
-        _Undecided, _BadConstraints.
+        _Undecided: none fails, and at least one could not be decided.
     """
-    if kind := _KIND.fullmatch(text):
-        if kind[1] not in values:
-            raise _BadConstraints(f"there is no symbol {kind[1]!r}")
-        return _is_of_kind(values[kind[1]], kind[2])
+    undecided: _Undecided | None = None
+    for one in where:
+        try:
+            if not _holds(one, said):
+                return one.text
+        except _Undecided as error:
+            undecided = undecided or error
+    if undecided is not None:
+        raise undecided
+    return None
+
+
+def _holds(one: _Constraint, said: Values) -> bool:
+    if one.tree is None:
+        return _is_of_kind(said[one.name], one.kind)
     try:
-        return _true(parse(text), values)
-    except NotAnExpression as error:
-        # With other values it may be one: a division by zero is the answer's fault.
-        if "by zero" in str(error) or "over" in str(error):
-            return False
-        raise _BadConstraints(f"{text[:100]!r}: {error}") from None
+        return _true(one.tree, said)
+    except Undefined:  # with these values it says nothing, so it is not fulfilled
+        return False
 
 
 def _is_of_kind(value: Any, kind: str) -> bool:
     if kind == "real":
-        return bool(value.is_real)
+        return _known(value.is_real, value)
     if kind == "positive":
-        return bool(value.is_real) and _sign(value) > 0
+        return _sign(value) > 0
     whole = value if value.is_Rational else sympy.simplify(value)
-    if not whole.is_integer:
+    if not _known(whole.is_integer, value):
         return False
     if kind == "prime":
         return bool(sympy.isprime(int(whole)))
     return kind == "integer" or int(whole) > 0
 
 
-def _true(tree: ast.expr, values: Values) -> bool:
+def _known(fact: bool | None, value: Any) -> bool:
+    if fact is None:
+        raise _Undecided(f"what sort of number {_shown(value)} is")
+    return bool(fact)
+
+
+def _true(tree: ast.expr, said: Values) -> bool:
+    """Raises Undefined, _Undecided."""
     if isinstance(tree, ast.BoolOp):
-        parts = (_true(part, values) for part in tree.values)
-        return all(parts) if isinstance(tree.op, ast.And) else any(parts)
-    if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
-        return not _true(tree.operand, values)
-    if not isinstance(tree, ast.Compare):
-        raise NotAnExpression("it compares nothing")
-    sides = [value_of(side, values) for side in (tree.left, *tree.comparators)]
-    for left, operator, right in zip(sides, tree.ops, sides[1:], strict=False):
-        relation = _RELATIONS.get(type(operator))
-        if relation is None:
-            raise NotAnExpression(f"there is no comparison {type(operator).__name__}")
-        if not relation(_sign(left - right)):
-            return False
-    return True
+        return _together(tree, said)
+    if isinstance(tree, ast.UnaryOp):
+        return not _true(tree.operand, said)
+    assert isinstance(tree, ast.Compare)
+    try:
+        sides = [value_of(side, said) for side in (tree.left, *tree.comparators)]
+    except TooLarge as error:
+        raise _Undecided(str(error)) from None
+    return all(
+        _RELATIONS[type(operator)](_sign(left - right))  # type: ignore[index]
+        for left, operator, right in zip(sides, tree.ops, sides[1:], strict=False)
+    )
+
+
+def _together(tree: ast.BoolOp, said: Values) -> bool:
+    """`and`, `or`: one part may decide, whatever becomes of the others."""
+    deciding = isinstance(tree.op, ast.Or)
+    undecided: _Undecided | None = None
+    for part in tree.values:
+        try:
+            if _true(part, said) is deciding:
+                return deciding
+        except Undefined:
+            if not deciding:
+                return False
+        except _Undecided as error:
+            undecided = undecided or error
+    if undecided is not None:
+        raise undecided
+    return not deciding
 
 
 def _sign(value: Any) -> int:
@@ -199,86 +195,139 @@ def _sign(value: Any) -> int:
     """
     if value.is_Rational:
         return int(value.p > 0) - int(value.p < 0)
-    if value.equals(0):
+    if is_zero(value):
         return 0
-    number = value.evalf(_SIGN_DIGITS)
-    if number.is_real and abs(number) > sympy.Float(10) ** -(_SIGN_DIGITS // 2):
+    try:
+        number = value.evalf(_SIGN_DIGITS, strict=True)
+    except sympy.core.evalf.PrecisionExhausted:
+        number = sympy.nan
+    if number.is_comparable and abs(number) > sympy.Float(10) ** -(_SIGN_DIGITS // 2):
         return 1 if number > 0 else -1
-    raise _Undecided(f"the sign of {str(value)[:100]}")
+    raise _Undecided(f"the sign of {_shown(value)}")
 
 
-# --- factorisations, and all solutions --------------------------------------------------------
+def _shown(value: Any) -> str:
+    try:
+        return str(value)[:60]
+    except ValueError:  # an integer of thousands of digits is not written out
+        return "a number of thousands of digits"
+
+
+# --- factorisations ---------------------------------------------------------------------------
 
 
 def _check_product(constraints: Mapping[str, Any], answer: str) -> dict[str, Any]:
-    try:
-        wanted = value_of(parse(str(constraints["product"])), {})
-    except NotAnExpression as error:
-        raise _BadConstraints(f"product: {error}") from None
-    factors = list(_factors(parse(plain(normalise(answer).text))))
-    product = sympy.Integer(1)
-    for base, exponent in factors:
-        product *= base**exponent
-    if _sign(product - wanted) != 0:
-        return {"fails": f"the product is {str(product)[:60]}"}
-    if constraints.get("prime"):
-        for base, _ in factors:
-            if not (base.is_integer and sympy.isprime(int(base))):
-                return {"fails": f"{str(base)[:60]} is no prime"}
-    elif len(factors) < 2:
+    wanted = _wanted(str(constraints["product"]))
+    prime = constraints.get("prime", False)
+    if prime and wanted < 2:
+        raise _BadConstraints("product: prime factors are those of a number from 2")
+    found, others = factors(answer)
+    product = sympy.Mul(*(base**exponent for base, exponent in found))
+    if any(value != wanted for value in (product, *others)):
+        return {"fails": f"the product is {_shown(product)}"}
+    for base, _ in found:
+        if not base.is_Integer or (abs(base) < 2 and (prime or base != -1)):
+            return {"fails": f"{_shown(base)} is no factor"}
+        if prime and not (base > 1 and sympy.isprime(int(base))):
+            return {"fails": f"{_shown(base)} is no prime"}
+    count = sum(int(exponent) for base, exponent in found if abs(base) > 1)
+    if count < 2 and not prime:
         return {"fails": "it has one factor"}
     return {"holds": 1}
 
 
-def _factors(tree: ast.expr) -> Iterator[tuple[Any, Any]]:
-    """Bases and exponents of a product as it is written, not worked out."""
-    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult):
-        yield from _factors(tree.left)
-        yield from _factors(tree.right)
-    elif isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Pow):
-        value_of(tree, {})  # for its bounds
-        exponent = value_of(tree.right, {})
-        if not (exponent.is_integer and exponent > 0):
-            raise NotAnExpression("an exponent that is no whole number from 1")
-        yield value_of(tree.left, {}), exponent
-    else:
-        yield value_of(tree, {}), sympy.Integer(1)
+def _wanted(text: str) -> Any:
+    try:
+        wanted = value_of(parse(text, ()), {})
+    except ExpressionError as error:
+        raise _BadConstraints(f"product: {error}") from None
+    if not wanted.is_Integer or abs(wanted) < 2:
+        raise _BadConstraints("product: not a whole number other than -1, 0 and 1")
+    return wanted
 
 
-def _check_all(name: str, where: Sequence[str], answer: str) -> dict[str, Any]:
-    """The answer lists every solution: each holds, and none is missing."""
-    text = plain(normalise(answer).text).strip().strip("{}[] \\")
-    given = {_value(name, part) for part in _SEPARATOR.split(text) if part.strip()}
+# --- all solutions ----------------------------------------------------------------------------
+
+
+def _check_all(name: str, where: Sequence[_Constraint], answer: str) -> dict[str, Any]:
+    """The answer lists every real solution: each holds, and none is missing."""
+    given = listed(name, answer)
     for value in given:
-        for constraint in where:
-            if not _holds(constraint, {name: value}):
-                return {"fails": f"{constraint} with {name} = {str(value)[:40]}"}
-    for solution in _solutions(name, where):
-        fits = all(_holds(constraint, {name: solution}) for constraint in where)
-        if fits and not any(_sign(solution - value) == 0 for value in given):
-            return {"fails": f"{name} = {str(solution)[:40]} is missing"}
+        fails = _failing(where, {name: value})
+        if fails is not None:
+            return {"fails": f"{fails} with {name} = {_shown(value)}"}
+    for candidate in _candidates(name, where):
+        if _failing(where, {name: candidate}) is None and not any(
+            _sign(candidate - value) == 0 for value in given
+        ):
+            return {"fails": f"{name} = {_shown(candidate)} is missing"}
     return {"holds": len(where)}
 
 
-def _solutions(name: str, where: Sequence[str]) -> list[Any]:
-    """All real solutions of the first equation among the constraints.
+def _candidates(name: str, where: Sequence[_Constraint]) -> list[Any]:
+    """Finitely many real numbers that hold all solutions: whole numbers between bounds, or what
+    solves one of the equations.
 
     Raises:
-        _Undecided: there is no equation, or sympy does not find finitely many.
+        _Undecided: sympy does not find finitely many.
     """
     symbol = sympy.Symbol(name, real=True)
-    for text in where:
-        if _KIND.fullmatch(text):
+    parts = [part for one in where if one.tree is not None for part in _conjuncts(one.tree)]
+    low, high = _bounds(parts)
+    if low > high:
+        return []
+    if any(one.kind in _WHOLE_KINDS for one in where) and (high - low) <= _MAX_ENUMERATED:
+        return [
+            sympy.Integer(number)
+            for number in range(int(sympy.ceiling(low)), int(sympy.floor(high)) + 1)
+        ]
+    for part in parts:
+        if [type(operator) for operator in part.ops] != [ast.Eq]:
             continue
-        tree = parse(text)
-        if isinstance(tree, ast.Compare) and [type(one) for one in tree.ops] == [ast.Eq]:
+        try:
             left, right = (
-                value_of(side, {name: symbol}) for side in (tree.left, *tree.comparators)
+                value_of(side, {name: symbol}) for side in (part.left, part.comparators[0])
             )
-            found = sympy.solveset(left - right, symbol, domain=sympy.S.Reals)
-            if isinstance(found, sympy.FiniteSet):
-                return list(found)
-            if found is sympy.S.EmptySet:
-                return []
-            raise _Undecided(f"the solutions of {text[:100]}")
-    raise _Undecided("no equation, so nothing says which solutions there are")
+            found = sympy.solveset(left - right, symbol, domain=sympy.Interval(low, high))
+        except (ExpressionError, NotImplementedError, ValueError, TypeError):
+            continue
+        if isinstance(found, sympy.FiniteSet) or found is sympy.S.EmptySet:
+            return list(found)
+    raise _Undecided("no equation is known to have these solutions alone")
+
+
+def _conjuncts(tree: ast.expr) -> Iterator[ast.Compare]:
+    """The comparisons that must hold for the whole to hold."""
+    if isinstance(tree, ast.Compare):
+        yield tree
+    elif isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And):
+        for part in tree.values:
+            yield from _conjuncts(part)
+
+
+def _bounds(parts: Sequence[ast.Compare]) -> tuple[Any, Any]:
+    """Between what the symbol lies, both ends included, by comparisons such as `0 <= x < 7`."""
+    low, high = -sympy.oo, sympy.oo
+    for part in parts:
+        sides = [part.left, *part.comparators]
+        for left, operator, right in zip(sides, part.ops, sides[1:], strict=False):
+            kind = type(operator)
+            if isinstance(right, ast.Name) and not isinstance(left, ast.Name):
+                left, right, kind = right, left, _MIRRORED.get(kind, kind)  # type: ignore[arg-type]
+            end = _end(right) if isinstance(left, ast.Name) else None
+            if end is None:
+                continue
+            if kind in (ast.Lt, ast.LtE):
+                high = sympy.Min(high, end)
+            elif kind in (ast.Gt, ast.GtE):
+                low = sympy.Max(low, end)
+    return low, high
+
+
+def _end(tree: ast.expr) -> Any:
+    """A bound's value; None where it is no number."""
+    try:
+        value = value_of(tree, {})
+    except (ExpressionError, KeyError):
+        return None
+    return value if value.is_comparable else None
