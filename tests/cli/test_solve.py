@@ -320,7 +320,7 @@ def test_a_real_model_replays_in_another_process(run, spawn, model_path, tmp_pat
     assert solved.status == 0, solved.stderr
     (row,) = solved.document["outcomes"]
     assert (row["state"], row["replays"]) == ("solved", True), row
-    asked = spawn(*("ask", question, *model, "--require", "replayed", "--json"))
+    asked = spawn(*("ask", question, *model, "--minimum", "replayed", "--json"))
     assert asked.status == 0, asked.stderr
     document = asked.document
     assert (document["how"], document["grade"], document["exact"]) == ("replayed", "proved", True)

@@ -40,7 +40,7 @@ def test_a_lost_index_is_made_anew(run, solved, replaying) -> None:
     assert set(made.document) == set(docs.DOCUMENTS["store reindex"])
     assert made.document["objects"] > 0
     assert run("store", "check", "--json").document["unlisted_objects"] == 0
-    asked = ("ask", replaying["problem"], "--model", "toy:4", "--require", "replayed", "--json")
+    asked = ("ask", replaying["problem"], "--model", "toy:4", "--minimum", "replayed", "--json")
     assert run(*asked).document["cost"]["prefill_tokens"] == 0
     assert run("store", "reindex").status == 0
 

@@ -29,7 +29,14 @@ LOW_MEMORY_BYTES = 1_500_000_000  # the smallest demo model with its libraries
 PROBE_SECONDS = 120.0  # importing torch takes seconds, on a busy machine many
 
 # A spec for each verifier that can be made without a problem at hand.
-VERIFIERS = {"math": "math", "exact": "exact", "regex": "regex:.", "command": "command:true"}
+VERIFIERS = {
+    **{name: name for name in ("math", "exact", "code", "consensus", "program", "schema")},
+    "substitute": "substitute",
+    "regex": "regex:.",
+    "command": "command:true",
+    "all": "all:[exact]",
+    "any": "any:[exact]",
+}
 
 _CUDA = """
 import json, torch
