@@ -27,14 +27,8 @@ def test_a_sound_machine(spawn) -> None:
     expected = (
         *("python", "kvgraft", "numpy", "torch", "transformers", "cpu class", "threads", "memory"),
         *("store folder", "store folder: disk", "store", "model cache", "model cache: disk"),
-        *(
-            "verifier math",
-            "verifier exact",
-            "verifier regex",
-            "verifier command",
-            "cuda",
-            "energy",
-        ),
+        *(f"verifier {name}" for name in doctor.VERIFIERS),
+        *("cuda", "energy"),
     )
     assert tuple(states) == expected
     assert set(states.values()) <= {"ok", "warn"}

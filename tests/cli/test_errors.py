@@ -26,7 +26,7 @@ CASES = {
     "cold": ((*SOLVE, "exact", "--temperature", "0"), '{"problem": "x", "answer": "1"}', 2, "usage",
              "temperature", ""),
     "no verifier of that name": ((*SOLVE, "maths"), '{"problem": "x"}', 2, "usage", "maths",
-                                 "choose from all, any, code"),
+                                 "choose from math"),
     "bad pattern": ((*SOLVE, "regex:("), '{"problem": "x"}', 2, "usage", "does not compile", ""),
     "no such program": ((*SOLVE, "command:no-such"), '{"problem": "x"}', 2, "usage", "no-such", ""),
     "text and file": (("ask", "x", "--file", "FILE", "--model", "toy"), "x", 2, "usage", "either",
