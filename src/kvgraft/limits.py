@@ -54,6 +54,7 @@ GUARD_SECONDS = 30.0  # beyond a command's limit, for its guard to end; a few mi
 CODE_SECONDS = 30.0  # for all tests of one program; each run has the limits of a sandbox
 CODE_TOLERANCE = 1e-6
 MAX_CODE_TESTS = 1_000
+PROGRAM_OUTPUT_BYTES = 64 * 1024  # of a program that prints an answer; the last runs are kept
 MAX_PROGRAM_GUESS_CHARS = 65_536  # a longer text without a fence is not tried as Python
 
 # --- sandbox (docs/SANDBOX.md) -------------------------------------------------------------------

@@ -1,23 +1,44 @@
-"""Combinators, plug-ins, the verifier `schema`, and what all verifiers have in common."""
+"""The combinators `all` and `any`, and what all verifiers have in common."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+import dataclasses
+import json
 from typing import Any
 
 import pytest
 
+from kvgraft import limits
 from kvgraft.errors import UsageError, VerifierError
-from kvgraft.library.verify.base import Case, make_verifier
-from kvgraft.library.verify.combine import member_specs
-from kvgraft.library.verify.json_schema import SchemaVerifier
+from kvgraft.library.verify.base import Case, Verdict, make_verifier
+from kvgraft.library.verify.combine import AllVerifier, AnyVerifier, member_specs
+from kvgraft.library.verify.regex import RegexVerifier
+from library.verify.cases import ROOT
 
 OBJECT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-# --- all and any ------------------------------------------------------------------------------
+class Fixed:
+    """Says what it was told to say, and counts how often."""
+
+    needs: frozenset[str] = frozenset()
+    version = "1"
+
+    def __init__(self, name: str, passed: bool, grade: str, answer: str | None, size: int = 0):
+        self.name = self.spec = name
+        self.said = (passed, grade, answer)
+        self.evidence = {"note": "x" * size}
+        self.asked = self.closed = 0
+
+    def verify(self, case: Case, trace: str) -> Verdict:
+        self.asked += 1
+        passed, grade, answer = self.said
+        return Verdict(passed, grade, answer, self.name, self.version, self.evidence)
+
+    def close(self) -> None:
+        self.closed += 1
+        if self.name == "broken":
+            raise OSError("oh")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +71,7 @@ def test_later_members_are_not_asked_and_are_named() -> None:
     assert len(verdict.evidence["members"]) == 1
 
 
-def test_all_is_about_one_answer(tmp_path: Path) -> None:
+def test_all_is_about_one_answer() -> None:
     trace = '```json\n{"n": 1}\n```\nThe answer is 7.'
     verifier = make_verifier("all:[regex:[0-9]] [schema]")
     verdict = verifier.verify(Case("p", checks={"schema": OBJECT}), trace)
@@ -83,111 +104,105 @@ def test_an_unknown_member_is_refused() -> None:
         make_verifier("all:[exact] [nope]")
 
 
-# --- plug-ins ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A distribution with entry points, as an installer leaves it."""
-    (tmp_path / "parity_plugin.py").write_text(
-        "from kvgraft.library.verify.base import Verdict\n"
-        "class Parity:\n"
-        "    name, version, spec, needs = 'parity', '7', 'parity', frozenset()\n"
-        "    def __init__(self, argument): self.argument = argument\n"
-        "    def verify(self, case, trace):\n"
-        "        if self.argument == 'crash': raise RuntimeError('oh')\n"
-        "        if self.argument == 'lie': return True\n"
-        "        return Verdict(True, 'proved', trace, 'parity', '7', {})\n"
-        "    def close(self): pass\n"
-    )
-    info = tmp_path / "parity_plugin-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: parity-plugin\nVersion: 1\n")
-    (info / "entry_points.txt").write_text(
-        "[kvgraft.verifiers]\n"
-        "parity = parity_plugin:Parity\n"
-        "exact = parity_plugin:Parity\n"
-        "broken = parity_plugin:Absent\n"
-        "missing = no_such_module_anywhere:make\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield
-    sys.modules.pop("parity_plugin", None)
-
-
-def test_a_plug_in_is_a_verifier(plugin: None) -> None:
-    verdict = make_verifier("parity").verify(Case("p"), "4")
-    assert (verdict.passed, verdict.version) == (True, "7")
-    assert make_verifier("all:[parity] [regex:4]").verify(Case("p"), "4").passed
-
-
-@pytest.mark.parametrize("how", ["crash", "lie"])
-def test_a_plug_in_that_breaks_fails_the_trace(plugin: None, how: str) -> None:
-    verdict = make_verifier(f"parity:{how}").verify(Case("p"), "4")
-    assert (verdict.passed, verdict.grade) == (False, "none")
-    assert verdict.evidence["failure"]
-
-
-def test_what_is_built_in_is_not_replaced(plugin: None) -> None:
-    assert type(make_verifier("exact")).__name__ == "ExactVerifier"
-
-
-@pytest.mark.parametrize("name", ["broken", "missing"])
-def test_a_plug_in_that_cannot_be_loaded_is_named(plugin: None, name: str) -> None:
-    with pytest.raises(UsageError, match=name) as caught:
-        make_verifier(name)
-    assert "entry point" in str(caught.value.where)
-
-
-def test_plug_ins_are_offered(plugin: None) -> None:
-    with pytest.raises(UsageError) as caught:
-        make_verifier("nope")
-    assert "parity" in str(caught.value.hint)
-
-
-# --- schema -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def schema() -> Iterator[SchemaVerifier]:
-    made = SchemaVerifier(seconds=2.0)
-    yield made
-    made.close()
+@pytest.mark.parametrize(
+    ("grades", "strongest"),
+    [(("agreed", "proved"), "proved"), (("agreed", "agreed"), "agreed"), (("proved",), "proved")],
+)
+def test_what_all_prove_is_as_strong_as_the_strongest(
+    grades: tuple[str, ...], strongest: str
+) -> None:
+    members = [Fixed(f"v{number}", True, grade, "5") for number, grade in enumerate(grades)]
+    assert AllVerifier(members).verify(Case("p"), "5").grade == strongest
 
 
 @pytest.mark.parametrize(
-    ("trace", "passed", "grade"),
+    ("answers", "passed", "answer"),
     [
-        ('{"n": 1}', True, "proved"),
-        ('So:\n```json\n{"n": 2}\n```\nDone.', True, "proved"),
-        ('```\nnot json\n```\n```\n{"n": 3}\n```', True, "proved"),
-        ('{"n": 12345678901234567890123}', True, "proved"),
-        ('{"n": "a"}', False, "proved"),
-        ("{}", False, "proved"),
-        ('{"n": NaN}', False, "none"),
-        ("no JSON at all", False, "none"),
-        ('```json\n{"n": \n```\n```\n{"n": 3}\n```', False, "none"),  # what is said to be JSON
-        ("[" * 100_000, False, "none"),
+        (("5", "5.0"), True, "5"),  # one answer, written in two ways
+        (("5", "6"), False, "5"),
+        ((None, "6"), True, "6"),  # one that looks at no answer contradicts none
+        (("5", None), True, "5"),
+        (("5", None, "6"), False, "5"),
+        ((None, None), True, None),
     ],
 )
-def test_json_by_a_schema(schema: SchemaVerifier, trace: str, passed: bool, grade: str) -> None:
-    verdict = schema.verify(Case("p", checks={"schema": OBJECT}), trace)
-    assert (verdict.passed, verdict.grade) == (passed, grade)
+def test_members_that_pass_other_answers_do_not_pass_together(
+    answers: tuple[str | None, ...], passed: bool, answer: str | None
+) -> None:
+    members = [Fixed(f"v{number}", True, "proved", one) for number, one in enumerate(answers)]
+    verdict = AllVerifier(members).verify(Case("p"), "5")
+    assert (verdict.passed, verdict.answer) == (passed, answer)
 
 
-def test_a_pattern_that_explodes_is_given_up(schema: SchemaVerifier) -> None:
-    explosive = {"type": "string", "pattern": "^(a+)+$"}
-    verdict = schema.verify(Case("p", checks={"schema": explosive}), '"' + "a" * 40 + '!"')
-    assert (verdict.passed, verdict.grade) == (False, "none")
-    assert "limit" in verdict.evidence["failure"]
+def test_all_stops_at_the_first_that_fails() -> None:
+    members = [
+        Fixed("first", True, "agreed", "5"),
+        Fixed("second", False, "none", None),
+        Fixed("third", True, "proved", "5"),
+    ]
+    verdict = AllVerifier(members).verify(Case("p"), "5")
+    assert (verdict.passed, verdict.grade, verdict.answer) == (False, "none", "5")
+    assert [member.asked for member in members] == [1, 1, 0]
+    assert verdict.evidence["not_run"] == ["third"]
 
 
-@pytest.mark.parametrize(
-    "bad", [None, 5, {"type": "nope"}, {"$ref": "http://127.0.0.1:9/x"}, {"$ref": "#/nowhere"}]
-)
-def test_a_schema_that_is_none_is_said_to_be_so(schema: SchemaVerifier, bad: Any) -> None:
-    with pytest.raises(VerifierError):
-        schema.verify(Case("p", checks={"schema": bad}), "1")
+def test_any_stops_at_the_first_that_passes() -> None:
+    members = [
+        Fixed("first", False, "proved", "4"),
+        Fixed("second", True, "agreed", "5"),
+        Fixed("third", True, "proved", "6"),
+    ]
+    verdict = AnyVerifier(members).verify(Case("p"), "5")
+    assert (verdict.passed, verdict.grade, verdict.answer) == (True, "agreed", "5")
+    assert [member.asked for member in members] == [1, 1, 0]
+    assert verdict.evidence["not_run"] == ["third"]
+    assert [one["passed"] for one in verdict.evidence["members"]] == [False, True]
+
+
+def test_what_none_passes_is_as_weak_as_the_weakest() -> None:
+    members = [Fixed("first", False, "proved", None), Fixed("second", False, "none", "5")]
+    verdict = AnyVerifier(members).verify(Case("p"), "5")
+    assert (verdict.passed, verdict.grade, verdict.answer) == (False, "none", "5")
+
+
+@pytest.mark.parametrize(("count", "size"), [(3, 5_000), (40, 200), (400, 7_000)])
+def test_evidence_of_many_members_keeps_its_cap(count: int, size: int) -> None:
+    members = [Fixed(f"v{number}", True, "proved", "5", size) for number in range(count)]
+    verdict = AllVerifier(members).verify(Case("p"), "5")
+    assert verdict.passed
+    assert len(json.dumps(verdict.evidence)) <= limits.MAX_EVIDENCE_CHARS
+    nested = AllVerifier([AllVerifier(members), AllVerifier(members)])
+    assert nested.verify(Case("p"), "5").passed
+
+
+def test_all_are_closed_though_one_breaks() -> None:
+    members = [Fixed("broken", True, "proved", "5"), Fixed("other", True, "proved", "5")]
+    with pytest.raises(OSError, match="oh"):
+        AllVerifier(members).close()
+    assert [member.closed for member in members] == [1, 1]
+
+
+def test_a_member_that_lacks_something_says_so() -> None:
+    for kind in ("all", "any"):
+        with pytest.raises(VerifierError, match="expected"):
+            make_verifier(f"{kind}:[exact] [regex:[0-9]]").verify(Case("p"), "5")
+
+
+def test_brackets_that_go_too_deep_are_refused() -> None:
+    with pytest.raises(UsageError, match="deep"):
+        make_verifier("all:[" * 2_000 + "exact" + "]" * 2_000)
+
+
+def test_a_member_whose_spec_cannot_be_read_again_is_refused() -> None:
+    for pattern in (r"\[", r"[]0-9]", r"a\]|\[b"):
+        with pytest.raises(UsageError, match="brackets"):
+            AnyVerifier([RegexVerifier(pattern)])
+
+
+@pytest.mark.parametrize("kind", [AllVerifier, AnyVerifier])
+def test_none_are_no_members(kind: type) -> None:
+    with pytest.raises(UsageError, match="others"):
+        kind([])
 
 
 # --- all of them ------------------------------------------------------------------------------
@@ -196,7 +211,7 @@ CASE = Case(
     "p",
     "5",
     {
-        "schema": {"type": "integer"},
+        "schema": {"type": "integer", "maximum": 5},
         "constraints": {"symbols": ["x"], "where": ["x + 1 = 6"]},
         "tests": [{"call": "f", "args": [2], "expect": 5}],
     },
@@ -208,20 +223,29 @@ SPECS = (
 )
 
 
+@pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_verdict_can_be_had_again(spec: str) -> None:
-    trace = "def f(x):\n    return x + 3\n" if spec == "code" else "5"
-    seen = []
-    for _ in range(2):  # the second time by another one, made from what the first says it is
-        verifier = make_verifier(spec)
-        verdict = verifier.verify(CASE, trace)
-        verifier.close()
-        assert verdict.passed, verdict.evidence
-        assert verifier.needs <= {"expected", "peers", *CASE.checks}
-        evidence = _without_seconds(verdict.evidence)
-        seen.append((evidence, verdict.grade, verdict.answer, verdict.version))
-        spec = verifier.spec
-    assert seen[0] == seen[1]
+def test_a_verdict_can_be_had_again(spec: str, right: bool) -> None:
+    trace = "5" if right else "6"
+    if spec == "code":
+        trace = f"def f(x):\n    return x + {3 if right else 4}\n"
+    if not right:
+        spec = spec.replace("command:true", "command:false").replace("[0-9]+", "[0-5]+")
+    first = make_verifier(spec)
+    second = make_verifier(first.spec)  # made from what the first says it is
+    try:
+        one, other, again = (verifier.verify(CASE, trace) for verifier in (first, second, first))
+    finally:
+        first.close()
+        second.close()
+    assert one.passed is right, one.evidence
+    assert second.version == first.version == one.version
+    assert first.needs <= {"expected", "peers", *CASE.checks}
+    assert _repeatable(one) == _repeatable(other) == _repeatable(again)
+
+
+def _repeatable(verdict: Verdict) -> Any:
+    return _without_seconds(dataclasses.asdict(verdict))
 
 
 def _without_seconds(value: Any) -> Any:
@@ -230,3 +254,12 @@ def _without_seconds(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_seconds(one) for one in value]
     return value
+
+
+def test_the_page_on_verifiers_lists_all_that_are_built_in() -> None:
+    page = (ROOT / "docs" / "VERIFIERS.md").read_text(encoding="utf-8")
+    table = [line for line in page.splitlines() if line.startswith("| `")]
+    with pytest.raises(UsageError) as caught:
+        make_verifier("nope")
+    built_in = caught.value.hint.removeprefix("choose from ").split(", ")
+    assert {line.split("`")[1].partition(":")[0] for line in table} == set(built_in)

@@ -260,4 +260,4 @@ def make_verifier(spec: str) -> Verifier:
         return maker(argument)
     from kvgraft.library.verify.plugins import make_plugin
 
-    return make_plugin(spec, frozenset(_MAKERS))
+    return make_plugin(spec, tuple(_MAKERS))

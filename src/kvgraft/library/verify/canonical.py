@@ -15,7 +15,7 @@ from kvgraft import limits
 from kvgraft.library.verify.normalise import normalise
 from kvgraft.library.verify.number import is_evaluated, parse_number
 
-# One or two letters may be variables, whose case tells them from others.
+# One or two letters may be variables, which their case tells apart.
 _WORDS = re.compile(r"(?:[^\W\d_]{3,}|(?i:no))(?:[ -][^\W\d_]+)*")
 # A space that parts nothing: behind a sign, before one, or between a number and a letter.
 _NEEDLESS_SPACE = re.compile(r"(?<![^\W_]) | (?![^\W_])|(?<=[0-9]) (?=[^\W\d_])")
@@ -32,18 +32,13 @@ def canonical_answer(text: str) -> str | None:
     if not normal.text:
         return None
     number = parse_number(normal.text)
-    if number is not None and (number.value.denominator > 1 or _is_worked_out(normal.text)):
+    if number is not None and (number.value.denominator > 1 or is_evaluated(normal.text)):
         form = _written(number.value)
     elif _WORDS.fullmatch(normal.text):
         form = normal.text.casefold()
     else:
         form = _NEEDLESS_SPACE.sub("", normal.text)
     return form if normal.unit is None else f"{form} {normal.unit}"
-
-
-def _is_worked_out(text: str) -> bool:
-    """Whether a whole number is written as one: `12`, `1.2e1`; not `144/12`."""
-    return is_evaluated(text)
 
 
 def _written(value: Fraction) -> str:

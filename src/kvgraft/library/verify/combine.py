@@ -12,6 +12,7 @@ from kvgraft.library.verify.base import GRADES, Case, Verdict, Verifier, summary
 from kvgraft.library.verify.canonical import canonical_answer
 
 HINT = "each verifier in brackets of its own: all:[math] [regex:[0-9]+]"
+MAX_DEPTH = 8  # of brackets
 
 
 class AllVerifier:
@@ -120,6 +121,8 @@ def member_specs(argument: str) -> list[str]:
             depth += 1
             if depth == 1:
                 start = place + 1
+            if depth > MAX_DEPTH:
+                raise UsageError(f"brackets more than {MAX_DEPTH} deep", where=argument[:200])
         elif character == "]":
             depth -= 1
             if depth == 0:
@@ -154,6 +157,10 @@ def make(
 def _some(name: str, members: Sequence[Verifier]) -> tuple[Verifier, ...]:
     if not members:
         raise UsageError(f"the verifier {name!r} needs others", hint=HINT)
+    specs = [member.spec for member in members]
+    if member_specs(" ".join(f"[{spec}]" for spec in specs)) != specs:
+        # Else the spec would not say what it was made of, and nothing could be verified again.
+        raise UsageError("the brackets in a member's spec do not match", where=" ".join(specs))
     return tuple(members)
 
 

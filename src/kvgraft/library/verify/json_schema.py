@@ -15,7 +15,6 @@ from kvgraft.library.verify.program_text import fenced_blocks
 from kvgraft.library.verify.worker import Worker
 
 
-
 class SchemaVerifier:
     """Passes a trace whose JSON is valid by `checks["schema"]`.
 

@@ -7,9 +7,12 @@ is no verdict, is a fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import dataclasses
+from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
 
+from kvgraft import limits
 from kvgraft.errors import KvgraftError, UsageError, VerifierError
 from kvgraft.library.verify.base import Case, Verdict, Verifier, summary
 
@@ -22,36 +25,61 @@ class PluginVerifier:
     def __init__(self, inner: Verifier, spec: str) -> None:
         self._inner = inner
         self.name, self.spec = spec.partition(":")[0], spec
-        self.needs = frozenset(inner.needs)
+        self.needs = frozenset(map(str, inner.needs))
         self.version = str(inner.version)
+        for method in ("verify", "close"):
+            if not callable(getattr(inner, method)):
+                raise TypeError(f"its {method!r} cannot be called")
 
     def verify(self, case: Case, trace: str) -> Verdict:
         """The plug-in's verdict; a fail of grade "none" where it has none.
 
         Raises:
-            VerifierError: the plug-in raised one.
+            VerifierError: the plug-in says so, and the case lacks something that it needs.
         """
         try:
             verdict = self._inner.verify(case, trace)
-        except VerifierError:
-            raise
-        except Exception as error:
-            return self._failed(f"{type(error).__name__}: {error}")
-        if type(verdict) is not Verdict:
+        except (Exception, SystemExit) as error:
+            if isinstance(error, VerifierError) and self._lacks_something(case):
+                raise
+            return self._failed(_described(error))
+        if type(verdict) is not Verdict or type(verdict.passed) is not bool:
             return self._failed(f"it returned {type(verdict).__name__}, not a verdict")
-        return verdict
+        answer: object = verdict.answer
+        if answer is not None and not _is_answer(answer):
+            return self._failed(f"its answer is no text of {limits.MAX_ANSWER_CHARS:,} characters")
+        # It speaks for itself only.
+        return dataclasses.replace(verdict, verifier=self.name, version=self.version)
 
     def close(self) -> None:
-        """Closes the plug-in."""
-        self._inner.close()
+        """Closes the plug-in. Raises nothing."""
+        with contextlib.suppress(Exception):
+            self._inner.close()
+
+    def _lacks_something(self, case: Case) -> bool:
+        given = {"expected": case.expected, "peers": case.peers}
+        has = {*case.checks, *(name for name, value in given.items() if value)}
+        return not self.needs <= has
 
     def _failed(self, failure: str) -> Verdict:
         evidence = {"method": "plug-in", "failure": summary(failure)}
         return Verdict(False, "none", None, self.name, self.version, evidence)
 
 
-def plugins(built_in: frozenset[str]) -> dict[str, EntryPoint]:
-    """The entry points by name. A name that is built in, or that two packages give, is nobody's."""
+def _is_answer(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= limits.MAX_ANSWER_CHARS
+
+
+def _described(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # its text is made by the plug-in too
+        return type(error).__name__
+
+
+def plugins(built_in: Collection[str]) -> dict[str, EntryPoint]:
+    """The entry points by name. One that is built in is no plug-in's, and one that is given twice
+    with different values nobody's."""
     found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=GROUP):
         found.setdefault(point.name, []).append(point)
@@ -62,7 +90,7 @@ def plugins(built_in: frozenset[str]) -> dict[str, EntryPoint]:
     }
 
 
-def make_plugin(spec: str, built_in: frozenset[str]) -> PluginVerifier:
+def make_plugin(spec: str, built_in: Collection[str]) -> PluginVerifier:
     """The verifier that a plug-in makes of `spec`.
 
     Raises:
@@ -71,8 +99,12 @@ def make_plugin(spec: str, built_in: frozenset[str]) -> PluginVerifier:
     name, _, argument = spec.partition(":")
     known = plugins(built_in)
     if name not in known:
-        names = ", ".join([*sorted(built_in), *known])
-        raise UsageError(f"there is no verifier {name!r}", where=spec, hint=f"choose from {names}")
+        names = ", ".join([*built_in, *known])
+        rivals = [point.value for point in entry_points(group=GROUP, name=name)]
+        what = f"there is no verifier {name!r}"
+        if rivals:
+            what = f"the verifier {name!r} is given by two packages: {', '.join(sorted(rivals))}"
+        raise UsageError(what, where=spec, hint=f"choose from {names}")
     where = f"{spec}, entry point {known[name].value}"
     try:
         make: Callable[[str], Verifier] = known[name].load()
@@ -80,9 +112,9 @@ def make_plugin(spec: str, built_in: frozenset[str]) -> PluginVerifier:
         return PluginVerifier(inner, spec)
     except KvgraftError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(
-            f"the verifier {name!r} cannot be made: {type(error).__name__}: {error}",
+            f"the verifier {name!r} cannot be made: {_described(error)}",
             where=where,
             hint="it comes from another package: see its documentation",
         ) from error

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from typing import Any
 
 from kvgraft.errors import UsageError
-from kvgraft.library.verify.base import Case, Verdict, summary, without_answer
+from kvgraft.library.verify.base import Case, Verdict, summary
 from kvgraft.library.verify.consensus import digest_of, is_strict_winner, tally
 from kvgraft.library.verify.derivation import PROGRAM, Derivation, Derivations
 
@@ -18,10 +19,10 @@ class ProgramVerifier:
     other answer, and one of them a program that computes it.
 
     An attempt's derivation is what its program prints in the sandbox, or the answer in its text.
-    Two programs that are the same but for layout and comments are one derivation; texts count each,
-    as a model writes them anew. The attempts are the trace and `case.peers`. The grade is "agreed":
-    programs of one model can share a misreading. After program-aided language models (Gao et al.,
-    2022).
+    Two programs that are the same but for layout, comments and names are one derivation; texts
+    count each, as a model writes them anew. The attempts are the trace and `case.peers`. The grade
+    is "agreed": programs of one model can share a misreading. After program-aided language models
+    (Gao et al., 2022).
 
     Raises:
         UsageError: fewer than 2 derivations cannot agree.
@@ -36,7 +37,8 @@ class ProgramVerifier:
         self._agreeing = agreeing
         self._derivations = derivations or Derivations()
         self.spec = f"program:{agreeing}"
-        self.version = f"1+{agreeing}"
+        # Another Python may print something else.
+        self.version = f"2+python-{sys.version_info[0]}.{sys.version_info[1]}+{agreeing}"
 
     def verify(self, case: Case, trace: str) -> Verdict:
         """The verdict on `trace`; its answer is what the program printed, or what the text says.
@@ -53,8 +55,8 @@ class ProgramVerifier:
             "kind": mine.kind,
         }
         if mine.answer is None or mine.canonical is None:
-            evidence["reason"] = summary(mine.reason)
-            return without_answer(self, trace, evidence)
+            evidence["reason"] = summary(mine.reason or "the answer is too long to compare")
+            return Verdict(False, "none", None, self.name, self.version, evidence)
         independent = distinct([mine, *others])
         votes = Counter(one.canonical for one in independent if one.canonical is not None)
         computed = sum(

@@ -125,23 +125,24 @@ def _problem_of(found: Any) -> str:
     if "product" in found:
         whole = type(found["product"]) is int or isinstance(found["product"], str)
         return "" if whole else "`product` is a text or a whole number"
-    symbols, where = found.get("symbols"), found.get("where")
-    if not (_texts(symbols) and _texts(where)):
+    if not (_texts(found.get("symbols")) and _texts(found.get("where"))):
         return "`symbols` and `where` are needed, lists of texts, or a `product`"
-    if not all(map(_NAME.fullmatch, symbols)) or len({*symbols, *_TAKEN}) < len(symbols) + len(
-        _TAKEN
-    ):
+    return _problem_of_names(found["symbols"], found.get("answer"), found.get("all", False))
+
+
+def _problem_of_names(symbols: list[str], form: Any, lists: bool) -> str:
+    named = all(_NAME.fullmatch(name) and name not in _TAKEN for name in symbols)
+    if not named or len(set(symbols)) < len(symbols):
         return "`symbols` are different names, none of them with a meaning of its own"
-    if found.get("all"):
-        one = len(symbols) == 1 and found.get("answer", symbols[0]) == symbols[0]
+    if lists:
+        one = len(symbols) == 1 and form in (None, *symbols)
         return "" if one else "`all` is for one symbol, whose values the answer lists"
-    form = found.get("answer", ", ".join(symbols))
+    if form in (None, "json"):
+        return ""
     if not isinstance(form, str):
         return "`answer` is a text"
     names = _SLOT.findall(form) or [name.strip() for name in form.strip(" ()").split(",")]
-    if form != "json" and sorted(names) != sorted(symbols):
-        return "`answer` has to name each symbol once"
-    return ""
+    return "" if sorted(names) == sorted(symbols) else "`answer` has to name each symbol once"
 
 
 def _texts(value: Any) -> bool:

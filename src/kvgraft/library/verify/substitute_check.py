@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ _KIND = re.compile(r"\s*([A-Za-z_]\w*)\s+(?:is\s+)?(integer|positive|natural|rea
 _WHOLE_KINDS = ("integer", "natural", "prime")
 _SIGN_DIGITS = 50  # a difference is positive or negative if it is so with that many digits
 _MAX_ENUMERATED = 2_000  # whole numbers between two bounds that are tried one by one
-_RELATIONS = {
+_RELATIONS: Mapping[type[ast.cmpop], Callable[[int], bool]] = {
     ast.Eq: lambda sign: sign == 0,
     ast.NotEq: lambda sign: sign != 0,
     ast.Lt: lambda sign: sign < 0,
@@ -31,7 +31,12 @@ _RELATIONS = {
     ast.Gt: lambda sign: sign > 0,
     ast.GtE: lambda sign: sign >= 0,
 }
-_MIRRORED = {ast.Lt: ast.Gt, ast.LtE: ast.GtE, ast.Gt: ast.Lt, ast.GtE: ast.LtE}
+_MIRRORED: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+}
 
 
 class _Undecided(Exception):
@@ -164,7 +169,7 @@ def _true(tree: ast.expr, said: Values) -> bool:
     except TooLarge as error:
         raise _Undecided(str(error)) from None
     return all(
-        _RELATIONS[type(operator)](_sign(left - right))  # type: ignore[index]
+        _RELATIONS[type(operator)](_sign(left - right))
         for left, operator, right in zip(sides, tree.ops, sides[1:], strict=False)
     )
 
@@ -313,7 +318,7 @@ def _bounds(parts: Sequence[ast.Compare]) -> tuple[Any, Any]:
         for left, operator, right in zip(sides, part.ops, sides[1:], strict=False):
             kind = type(operator)
             if isinstance(right, ast.Name) and not isinstance(left, ast.Name):
-                left, right, kind = right, left, _MIRRORED.get(kind, kind)  # type: ignore[arg-type]
+                left, right, kind = right, left, _MIRRORED.get(kind, kind)
             end = _end(right) if isinstance(left, ast.Name) else None
             if end is None:
                 continue
