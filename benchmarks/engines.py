@@ -73,8 +73,8 @@ def measure_restore(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_bytes(job: dict[str, Any]) -> dict[str, Any]:
-    """Bytes per token of a Gemma-4-12B-shaped artifact that ends on the last block boundary at or
-    after 16,000 tokens, from the shape and the policy alone: no weights are needed."""
+    """Bytes per token of prompts to a Gemma-4-12B-shaped model that are kept at their full blocks,
+    as pages and chats are, from the shape and the policy alone: no weights are needed."""
     from kvgraft.blob.payload import ChunkPlace, payload_length
     from kvgraft.engines.transformers.engine import PLAN
     from kvgraft.plan import plan_calls
@@ -83,7 +83,7 @@ def measure_bytes(job: dict[str, Any]) -> dict[str, Any]:
 
     spec = spec_of(gemma4_config("12b"))
     out = {}
-    for tokens in (2048, 4096, 8192, 16_128, 32_768):
+    for tokens in (2048, 4096, 8192, 16_000, 16_128, 32_768):
         calls = plan_calls(tokens, PLAN, 1 << 20)
         kinds: dict[str, int] = {}
         total = 0
@@ -210,7 +210,7 @@ PARTS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 def figures_of(seen: dict[str, dict[str, Any]]) -> dict[str, float | None]:
     """The named figures; None is "not measured"."""
     losses = [out["worst_loss"] for name, out in seen.items() if name.startswith("policy")]
-    sizes = seen.get("bytes gemma4 12b", {}).get("16128", {})
+    sizes = seen.get("bytes gemma4 12b", {}).get("16000", {})
     return {
         "llamacpp_restore_vs_prefill_gemma3": seen.get("restore llamacpp", {}).get("ratio"),
         "transformers_restore_vs_prefill_gemma3": seen.get("restore transformers", {}).get("ratio"),
