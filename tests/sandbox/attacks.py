@@ -289,9 +289,14 @@ for path in (HOST["secret"], "/etc/passwd", "/etc/hostname", "/proc/version", "/
              f"/proc/{HOST['pid']}/root{HOST['secret']}", f"/proc/1/root{HOST['secret']}",
              "/proc/self/environ", "/dev/mem", "/dev/sda", "/dev/vda", "/dev/kmsg"):
     tries(path, read, path)
-for path in ("/home", "/var", "/boot", "/proc", "/proc/self", "/sys", "/run", "/usr/bin",
+for path in ("/home", "/var", "/boot", "/proc", "/proc/self", "/sys", "/run",
              os.path.dirname(HOST["secret"])):
     tries(path, os.listdir, path)
+def others(path):  # the system's interpreter, which runs this, may lie there, and alone
+    names = [name for name in os.listdir(path) if not name.startswith("python3")]
+    if not names: raise OSError("nothing else is there")
+    return names
+tries("/usr/bin", others, "/usr/bin")
 """,
     "files of the host written": """
 def write(path):

@@ -106,7 +106,8 @@ if __name__ == "__main__":
         file.write(b"x")
     with open("here", "w") as file:
         file.write("y")
-    print(A(1), fractions.Fraction(1, 3), open("/tmp/here").read(), sorted({"b", "a"}))
+    here = tempfile.gettempdir() + "/here"
+    print(A(1), fractions.Fraction(1, 3), open(here).read(), sorted({"b", "a"}))
     print(open(0).read())
 """
     ran = run_program(source, stdin="input")
@@ -451,9 +452,10 @@ def f():
     except OSError: pass
     return os.getpid()
 """
+    before = set(psutil.Process().children(recursive=True))  # workers of other tests
     with Session(source) as session:
         assert session.call("f")
-        tree = psutil.Process().children(recursive=True)
+        tree = set(psutil.Process().children(recursive=True)) - before
         assert len(tree) >= 2
     # Gone, though the last of them may still be on its way out on a busy machine.
     _, alive = psutil.wait_procs(tree, timeout=5)

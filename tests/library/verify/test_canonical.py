@@ -75,6 +75,7 @@ def test_what_has_no_canonical_form(text: str) -> None:
 
 def test_a_number_of_9_999_digits_is_written() -> None:
     assert canonical_answer("1e9999") != canonical_answer("1e9998")
+    assert canonical_answer("1e4999") != canonical_answer("1e5000") != canonical_answer("-1e5000")
 
 
 def unequal(pairs: list[dict]) -> list[dict]:

@@ -42,6 +42,7 @@ def schema() -> Iterator[SchemaVerifier]:
         ('{"n": "a", "n": 1}', False, "none"),  # readers do not agree on what it says
         ('{"n": 1} and more', False, "none"),
         ('```json\n{"n": 1}', False, "none"),  # cut off
+        ('```json\n{"n": 1}\n```\n```json\n{"n": \n```', False, "none"),  # the last is meant
         ('```json\n{"n": "a"}\n```\n```json\n{"n": 1}\n```', True, "proved"),
         ('```json\n{"n": 1}\n```\n```json\n{"n": "a"}\n```', False, "proved"),
         ('```python\nx = 1\n```\n```json\n{"n": 1}\n```\n```\n{"n": "b"}\n```', True, "proved"),

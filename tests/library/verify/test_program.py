@@ -41,6 +41,7 @@ def test_a_text_passes_where_a_program_computes_its_answer() -> None:
     [
         (),
         ("Answer: 10",),  # two texts, and nothing computed
+        ("Answer: 10", program("print(5 + 6)")),  # nothing that computes this one
         (program("print(10)"),),  # says it, and computes nothing
         (program("def f():\n    return 10\nprint(f())"),),
         (program("print(5 + 6)"),),
@@ -84,6 +85,11 @@ def test_a_program_too_long_to_look_at_is_none() -> None:
     verdict = program_verdict(long, "Answer: 10")
     assert not verdict.passed
     assert "65,536" in verdict.evidence["reason"]
+
+
+def test_the_last_line_is_the_answer() -> None:
+    source = "total = 4\nprint('first', total)\ntotal += 6\nprint('in all', total)\nprint()"
+    assert program_verdict(program(source), "Answer: 10").answer == "10"
 
 
 def test_one_program_twice_is_one_derivation() -> None:

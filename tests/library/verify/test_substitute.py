@@ -62,6 +62,8 @@ def judge(verifier: SubstituteVerifier, constraints: Any, trace: str) -> Verdict
         ({"symbols": ["x"], "where": ["x**2 = 18", "x > 0"]}, r"\boxed{3\sqrt{2}}"),
         ({"symbols": ["x"], "where": ["x**2 - 2*x - 1 = 0"]}, r"\boxed{1 + \sqrt{2}}"),
         ({"symbols": ["x"], "where": ["x = 0.1 + 0.2"]}, "Answer: 0.3"),  # exactly
+        ({"symbols": ["x"], "where": ["x = pi + 2e5"]}, r"\boxed{2e5 + \pi}"),
+        (LINEAR, r"\boxed{(gcd(12, 18), 4)}"),
         (LINEAR, r"\boxed{x = 6, y = 4}"),
         (LINEAR, r"\boxed{y = 4 \text{ and } x = 6}"),
         (LINEAR, r"\boxed{\left(\frac{12}{2},\, 4\right)}"),
@@ -93,6 +95,7 @@ def judge(verifier: SubstituteVerifier, constraints: Any, trace: str) -> Verdict
             r"\boxed{0, \pi, 2\pi}",
         ),
         ({"symbols": ["x"], "where": ["x = 3 or 1/(x - 3) = 2"]}, "Answer: 3"),
+        ({"symbols": ["x"], "where": ["x**5000 > 1 or x = 3"]}, "Answer: 3"),
         ({"symbols": ["x"], "where": ["1/(x - 3) = 2 or x = 3"]}, "Answer: 3"),
         ({"symbols": ["x"], "where": ["not x = 4", "gcd(x, 12, 8) = 4"]}, "Answer: 20"),
         ({"symbols": ["n"], "where": ["factorial(n) = 720", "n natural"]}, "Answer: 6"),
@@ -135,6 +138,9 @@ def test_what_fulfils_the_constraints(
         ),
         ({"symbols": ["x"], "where": ["x**2 = 9", "x positive"]}, "Answer: -3", "x positive"),
         ({"symbols": ["x"], "where": ["x integer"]}, "Answer: 7/2", "x integer"),
+        ({"symbols": ["x"], "where": ["x natural"]}, "Answer: 0", "x natural"),
+        ({"symbols": ["x"], "where": ["x**5000 > 1", "x = 4"]}, "Answer: 3", "x = 4"),
+        ({"symbols": ["x"], "where": ["x**5000 > 1 and x = 4"]}, "Answer: 3", "x = 4"),
         ({"symbols": ["x"], "where": ["x prime"]}, "Answer: 561", "x prime"),
         ({"symbols": ["x"], "where": ["x prime"]}, "Answer: -7", "x prime"),
         ({"symbols": ["x"], "where": ["x real"]}, r"\boxed{\sqrt{-1}}", "x real"),
@@ -184,6 +190,8 @@ def test_what_does_not(
         (QUADRATIC, r"\boxed{3_000}", "3_000"),
         (QUADRATIC, r"\boxed{3_{5}}", "base 5"),
         (QUADRATIC, r"\boxed{x}", "'x'"),
+        # A mixed number, or a product?
+        ({"symbols": ["x"], "where": ["x = pi + 1"]}, r"\boxed{\pi + 2\frac{1}{2}}", "frac"),
         (LINEAR, "Final answer: 6", "1 values for 2"),
         (LINEAR, r"\boxed{(6, 4, 2)}", "3 values for 2"),
         (LINEAR, r"\boxed{x = 6, z = 4}", "other symbols"),
@@ -278,6 +286,9 @@ def test_an_answer_over_the_limits_of_the_worker_is_no_verdict() -> None:
         ({"symbols": ["x"], "where": ["x > 2"]}, r"\boxed{\sqrt{-9}}"),  # no order among these
         ({"symbols": ["x"], "where": ["2**(x**9) > 1"]}, "Answer: 3"),  # too large to compute
         ({"symbols": ["x"], "where": ["x**5000 > 1"]}, "Answer: 3"),
+        ({"symbols": ["x"], "where": ["x**5000 > 1 or x = 4"]}, "Answer: 3"),
+        ({"symbols": ["x"], "where": ["x**5000 > 1 and x = 3"]}, "Answer: 3"),
+        ({"symbols": ["x"], "where": ["x**5000 > 1", "x = 3"]}, "Answer: 3"),
     ],
 )
 def test_what_cannot_be_decided_is_not_passed(
