@@ -86,6 +86,11 @@ def judge(verifier: SubstituteVerifier, constraints: Any, trace: str) -> Verdict
         ),
         ({"symbols": ["x"], "where": ["x**2 = -1"], "all": True}, r"\boxed{\emptyset}"),
         ({"symbols": ["x"], "where": ["x**2 = -1"], "all": True}, "Final answer: none"),
+        ({"symbols": ["x"], "where": ["x > 5", "3 > x"], "all": True}, "Final answer: none"),
+        (
+            {"symbols": ["n"], "where": ["0 <= n <= 3", "n < 10**9", "n integer"], "all": True},
+            r"\boxed{0, 1, 2, 3}",
+        ),
         (
             {"symbols": ["n"], "where": ["n**2 % 8 = 1", "0 < n < 8", "n integer"], "all": True},
             r"\boxed{\{1, 3, 5, 7\}}",
@@ -149,6 +154,12 @@ def test_what_fulfils_the_constraints(
         ({"product": "420"}, "Answer: 1 * 420", "1 is no factor"),
         ({"product": "420"}, "Answer: -1 * -420", "it has one factor"),
         ({"product": "420"}, "Answer: 840 * (1/2)", "1/2 is no factor"),
+        ({"product": "420"}, "Answer: 120 * 3.5", "7/2 is no factor"),
+        (
+            {"symbols": ["n"], "where": ["0 <= n <= 3", "n < 9", "n integer"], "all": True},
+            r"\boxed{0, 1, 2}",
+            "n = 3 is missing",
+        ),
         ({"product": "420"}, r"\boxed{20 * 21 = 421}", "the product is 420"),
         ({"product": "12*35", "prime": True}, "Answer: 2*2*3*5*7*1", "1 is no factor"),
         ({"product": "12", "prime": True}, r"\boxed{(-2) * (-2) * 3}", "-2 is no prime"),
@@ -260,6 +271,8 @@ def test_hostile_answers_fail_and_the_next_is_judged(
 
 def test_an_answer_of_ten_megabytes_is_refused() -> None:
     verifier = SubstituteVerifier()
+    noted = json.dumps({"a": 3, "b": 5, "note": "x" * 5_000})
+    assert not judge(verifier, SCHEDULE, noted).passed
     for trace in ("\\boxed{" + "9" * 10_000_000 + "}", "9 " * 2_000_000, "9" * 4_000_000):
         assert not judge(verifier, QUADRATIC, trace).passed
     verifier.close()

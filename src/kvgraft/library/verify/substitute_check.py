@@ -233,7 +233,7 @@ def _check_product(constraints: Mapping[str, Any], answer: str) -> dict[str, Any
     for base, _ in found:
         if not base.is_Integer or (abs(base) < 2 and (prime or base != -1)):
             return {"fails": f"{_shown(base)} is no factor"}
-        if prime and not (base > 1 and sympy.isprime(int(base))):
+        if prime and not sympy.isprime(int(base)):
             return {"fails": f"{_shown(base)} is no prime"}
     count = sum(int(exponent) for base, exponent in found if abs(base) > 1)
     if count < 2 and not prime:
