@@ -61,6 +61,9 @@ def test_ways_to_write_one_answer(one: str, other: str) -> None:
         ("(1,2)", "(2,1)"),
         ("(1,234)", "1,234"),
         ("3:4:5", "3:5:4"),
+        ("12:30", "2:05"),  # times of day, and one ratio
+        ("10:15", "2/3"),
+        ("12:30", "0.4"),
         ("at least 3", "at most 3"),
     ],
 )

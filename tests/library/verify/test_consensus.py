@@ -29,6 +29,7 @@ def test_a_majority_is_agreed() -> None:
         ("consensus", "Answer: 5", ("Answer: 5",) * 3),  # no quorum
         ("consensus:0.1,4", "Answer: 5", ("Answer: 5", "Answer: 6", "Answer: 6")),  # a tie
         ("consensus:0,2", "no idea", ("no idea",)),  # nothing that agrees
+        ("consensus:0.5,3", "Answer: 12:30", ("Answer: 2:05",) * 2),  # one ratio, two times
     ],
 )
 def test_what_is_no_consensus(spec: str, trace: str, peers: tuple[str, ...]) -> None:

@@ -50,6 +50,16 @@ class Parity:
         raise OSError("oh")
 
 
+class Meddler(Parity):  # writes to what it was given, and to what it gave
+    notes = {"n": 0}
+
+    def verify(self, case, trace):
+        case.checks["limits"]["most"] = 10**9
+        case.checks["more"] = 1
+        self.notes["n"] += 1
+        return Verdict(True, "proved", trace, "v", "7", self.notes)
+
+
 def needing(argument):
     made = Parity("needs")
     made.needs = frozenset({"parity"})
@@ -78,6 +88,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "nothing = parity_plugin:print\n"
         "leaves = parity_plugin:leaving\n"
         "needing = parity_plugin:needing\n"
+        "meddler = parity_plugin:Meddler\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
@@ -124,6 +135,26 @@ def test_a_plug_in_speaks_for_itself_only(plugin: None) -> None:
     verdict = make_verifier("parity:other").verify(Case("p"), "4")
     assert verdict.passed
     assert (verdict.verifier, verdict.version) == ("parity", "7")
+
+
+def test_a_plug_in_changes_neither_the_problem_nor_an_earlier_verdict(plugin: None) -> None:
+    checks = {"limits": {"most": 5}}
+    verifier = make_verifier("meddler")
+    first = verifier.verify(Case("p", checks=checks), "4")
+    second = verifier.verify(Case("p", checks=checks), "4")
+    assert first.passed
+    assert second.passed
+    assert checks == {"limits": {"most": 5}}
+    assert (first.evidence, second.evidence) == ({"n": 1}, {"n": 2})
+
+
+def test_checks_that_cannot_be_copied_fail_the_trace(plugin: None) -> None:
+    deep: list = []
+    for _ in range(100_000):
+        deep = [deep]
+    verdict = make_verifier("parity").verify(Case("p", checks={"deep": deep}), "4")
+    assert (verdict.passed, verdict.grade) == (False, "none")
+    assert "RecursionError" in verdict.evidence["failure"]
 
 
 def test_a_case_that_lacks_what_a_plug_in_needs_is_an_error(plugin: None) -> None:

@@ -103,6 +103,7 @@ def judge(verifier: SubstituteVerifier, constraints: Any, trace: str) -> Verdict
         ({"symbols": ["x"], "where": ["x**5000 > 1 or x = 3"]}, "Answer: 3"),
         ({"symbols": ["x"], "where": ["1/(x - 3) = 2 or x = 3"]}, "Answer: 3"),
         ({"symbols": ["x"], "where": ["not x = 4", "gcd(x, 12, 8) = 4"]}, "Answer: 20"),
+        ({"symbols": ["x"], "where": ["not (1/x > 0 and x > 5)"]}, "Answer: 0"),  # one part decides
         ({"symbols": ["n"], "where": ["factorial(n) = 720", "n natural"]}, "Answer: 6"),
         (
             {"symbols": ["n"], "where": ["floor(n/2) + ceil(n/2) = n", "lcm(n, 4) = 28"]},
@@ -133,6 +134,10 @@ def test_what_fulfils_the_constraints(
         ({"symbols": ["x"], "where": ["x**2 = 9"], "all": True}, "Answer: 3", "x = -3 is missing"),
         ({"symbols": ["x"], "where": ["1/(x - 7) = 2"]}, "Answer: 7", "1/(x - 7) = 2"),
         ({"symbols": ["x"], "where": ["not 1/(x - 7) = 2"]}, "Answer: 7", "not 1/(x - 7) = 2"),
+        # What says nothing does not become true by a `not` around more of it.
+        ({"symbols": ["x"], "where": ["not (1/x > 0 or x > 5)"]}, "Answer: 0", "1/x > 0"),
+        ({"symbols": ["x"], "where": ["not (1/x > 0 and x < 5)"]}, "Answer: 0", "1/x > 0"),
+        ({"symbols": ["x"], "where": ["not (x < 5 and 1/x > 0)"]}, "Answer: 0", "1/x > 0"),
         # Nearer than doubles can tell.
         (QUADRATIC, "Answer: 3.00000000000000000000001", "x**2 - 5*x + 6 = 0"),
         ({"symbols": ["x"], "where": ["x = 10**30"]}, f"Answer: {10**30 + 1}", "x = 10**30"),
@@ -302,6 +307,8 @@ def test_an_answer_over_the_limits_of_the_worker_is_no_verdict() -> None:
         ({"symbols": ["x"], "where": ["x**5000 > 1 or x = 4"]}, "Answer: 3"),
         ({"symbols": ["x"], "where": ["x**5000 > 1 and x = 3"]}, "Answer: 3"),
         ({"symbols": ["x"], "where": ["x**5000 > 1", "x = 3"]}, "Answer: 3"),
+        ({"symbols": ["x"], "where": ["not (1/(x - 3) > 0 and x**5000 > 1)"]}, "Answer: 3"),
+        ({"symbols": ["x"], "where": ["not (x**5000 > 1 and 1/(x - 3) > 0)"]}, "Answer: 3"),
     ],
 )
 def test_what_cannot_be_decided_is_not_passed(

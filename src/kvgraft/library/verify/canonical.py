@@ -31,7 +31,8 @@ def canonical_answer(text: str) -> str | None:
     normal = normalise(text)
     if not normal.text:
         return None
-    number = parse_number(normal.text)
+    # With a colon it may be a time of day: 12:30 and 2:05 are one ratio, and not one answer.
+    number = None if ":" in normal.text else parse_number(normal.text)
     if number is not None and (number.value.denominator > 1 or is_evaluated(normal.text)):
         form = _written(number.value)
     elif _WORDS.fullmatch(normal.text):

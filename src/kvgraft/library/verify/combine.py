@@ -169,7 +169,7 @@ def _spec(name: str, members: Sequence[Verifier]) -> str:
 
 
 def _version(members: Sequence[Verifier]) -> str:
-    return version_of("1", *(f"{member.spec} {member.version}" for member in members))
+    return version_of("2", *(f"{member.spec} {member.version}" for member in members))
 
 
 def _same(one: str, other: str) -> bool:

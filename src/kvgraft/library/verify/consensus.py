@@ -41,7 +41,7 @@ class ConsensusVerifier:
             )
         self._threshold, self._quorum = threshold, quorum
         self.spec = f"consensus:{threshold!r},{quorum}"
-        self.version = f"2+{threshold!r},{quorum}"
+        self.version = f"3+{threshold!r},{quorum}"
 
     def verify(self, case: Case, trace: str) -> Verdict:
         """The verdict on `trace`. Raises nothing."""

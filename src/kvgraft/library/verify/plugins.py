@@ -8,6 +8,7 @@ is no verdict, is a fail.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 from collections.abc import Callable, Collection
 from importlib.metadata import EntryPoint, entry_points
@@ -38,7 +39,9 @@ class PluginVerifier:
             VerifierError: the plug-in says so, and the case lacks something that it needs.
         """
         try:
-            verdict = self._inner.verify(case, trace)
+            # A copy: what it changes there stays its own.
+            checks = copy.deepcopy(dict(case.checks))
+            verdict = self._inner.verify(dataclasses.replace(case, checks=checks), trace)
         except (Exception, SystemExit) as error:
             if isinstance(error, VerifierError) and self._lacks_something(case):
                 raise
@@ -49,7 +52,10 @@ class PluginVerifier:
         if answer is not None and not _is_answer(answer):
             return self._failed(f"its answer is no text of {limits.MAX_ANSWER_CHARS:,} characters")
         # It speaks for itself only.
-        return dataclasses.replace(verdict, verifier=self.name, version=self.version)
+        evidence = copy.deepcopy(verdict.evidence)  # which it may go on writing to
+        return dataclasses.replace(
+            verdict, verifier=self.name, version=self.version, evidence=evidence
+        )
 
     def close(self) -> None:
         """Closes the plug-in. Raises nothing."""

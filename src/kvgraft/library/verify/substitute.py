@@ -47,7 +47,7 @@ class SubstituteVerifier:
                 "the verifier 'substitute' needs the package sympy",
                 hint="pip install 'kvgraft[math]'",
             )
-        self.version = f"1+sympy-{importlib.metadata.version('sympy')}"
+        self.version = f"2+sympy-{importlib.metadata.version('sympy')}"
         self._worker = Worker(
             "kvgraft.library.verify.substitute_check:load",
             seconds=seconds,

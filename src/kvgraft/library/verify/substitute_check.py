@@ -175,20 +175,20 @@ def _true(tree: ast.expr, said: Values) -> bool:
 
 
 def _together(tree: ast.BoolOp, said: Values) -> bool:
-    """`and`, `or`: one part may decide, whatever becomes of the others."""
+    """`and`, `or`: one part may decide, whatever becomes of the others; else what says nothing
+    makes the whole say nothing, which under a `not` is no more true than before it."""
     deciding = isinstance(tree.op, ast.Or)
-    undecided: _Undecided | None = None
+    unknown: Undefined | _Undecided | None = None
     for part in tree.values:
         try:
             if _true(part, said) is deciding:
                 return deciding
-        except Undefined:
-            if not deciding:
-                return False
-        except _Undecided as error:
-            undecided = undecided or error
-    if undecided is not None:
-        raise undecided
+        except (Undefined, _Undecided) as error:
+            # What is undecided outweighs what is undefined: it might have decided.
+            if unknown is None or isinstance(error, _Undecided):
+                unknown = error
+    if unknown is not None:
+        raise unknown
     return not deciding
 
 
