@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from kvgraft.library.records import Library
 from kvgraft.library.related import related
 from kvgraft.library.replay import replay
 from kvgraft.library.reverify import Verifiers
+from kvgraft.library.rows import encode, from_row, seal
 from kvgraft.library.verify.base import Case, Verdict
 from kvgraft.library.workspace import Workspace
 from kvgraft.prompt import CUES
@@ -201,6 +203,8 @@ def test_revoking_by_what_deposits_have_in_common(
     assert {id for id in ids.values() if not library.is_active(id)} == set(expected)
     assert all(library.get(id).revoke_reason == WHY for id in expected)
     assert library.revoke_where(reason="again", **filters) == ()
+    assert all(library.revoke(id, "again") == () for id in expected)
+    assert all(library.get(id).revoke_reason == WHY for id in expected)
     assert library.check() == []
 
 
@@ -678,3 +682,26 @@ def test_a_record_with_other_grounds_is_refused(library: Library, path: Path, ch
             way()
     assert kept.id in library.check()[-1]
     assert library.revoke(kept.id, "damaged") == (kept.id,)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda data: data[:-1], "cut off"),
+        (lambda data: data + b"\0", "cut off"),
+        (lambda data: zlib.compress(b'{"peers":["' + b"x" * 3_000 + b'"]}'), "too long"),
+        (lambda data: zlib.compress(b"{}"), "damaged"),
+        (lambda data: b"", "damaged"),
+    ],
+)
+def test_grounds_that_are_none_are_refused_though_they_were_signed(
+    library: Library,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[bytes], bytes],
+    words: str,
+) -> None:
+    row = encode(new())
+    row["grounds"] = damage(row["grounds"])
+    monkeypatch.setattr(limits, "MAX_GROUNDS_CHARS", 2_000)
+    with pytest.raises(StoreError, match=words):
+        from_row(seal(row, id="x", created_at=times.now()))

@@ -245,6 +245,12 @@ def test_checks_that_are_no_object_are_refused(write: Write) -> None:
         read_problems(write('{"problem": "a", "checks": [1]}'))
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", '{"a": [NaN]}'])
+def test_a_number_in_checks_that_is_not_finite_is_refused(write: Write, number: str) -> None:
+    with pytest.raises(InputError, match="not finite"):
+        read_problems(write(f'{{"problem": "a", "checks": {{"n": {number}}}}}'))
+
+
 def test_a_whole_number_of_5_000_digits_in_checks_is_read(write: Write) -> None:
     line = '{"problem": "a", "checks": {"tests": [1' + "0" * 4999 + ", -7, 1e3]}}"
     (problem,) = read_problems(write(line))

@@ -127,6 +127,35 @@ def test_a_state_for_another_engine(root: Path, old: Deposit) -> None:
     assert made.cost["seconds"] > 0
 
 
+def test_the_cue_that_worked_is_tried_first(root: Path) -> None:
+    first, second = solving_engine(), solving_engine(seed=1)
+    first.script.pop()
+    first.on(SOLUTION + CUES[1], " 4\n")
+    second.on(SOLUTION + CUES[1], " 4\n")  # and behind the first cue as well
+    with opened(root, first) as workspace:
+        (outcome,) = run(workspace, FOUR, judge=ExactVerifier())
+    with opened(root, second) as workspace:
+        (seen,) = all_in(workspace)
+        made = workspace.library.get(seen.made or "")
+        assert (made.cue, made.replay) == (CUES[1], "replays")
+        old = workspace.library.get(outcome.deposit_id or "")
+        assert made.token_ids == old.token_ids
+
+
+def test_a_copy_of_a_copy_names_the_first_and_ends_with_the_second(
+    root: Path, old: Deposit
+) -> None:
+    with opened(root, solving_engine(seed=1)) as workspace:
+        (copy,) = all_in(workspace, old.id)
+        workspace.library.expire(copy.made or "", "2999-01-01")
+        workspace.library.expire(old.id, None)
+    with opened(root, solving_engine(seed=2)) as workspace:
+        (seen,) = all_in(workspace, copy.made or "")
+        made = workspace.library.get(seen.made or "")
+        assert (made.origin, made.expires_at) == (old.id, "2999-01-01T00:00:00.000000+00:00")
+        assert made.provenance["rebuilt_from"] == copy.made
+
+
 def test_the_first_engine_finds_its_own_as_before(root: Path, old: Deposit) -> None:
     with opened(root, solving_engine(seed=1)) as workspace:
         all_in(workspace)

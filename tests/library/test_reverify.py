@@ -212,6 +212,9 @@ def test_the_restated_answer_has_to_pass_too(library: Library, says: Any, bad: V
     (one,) = again(library, deposit.id)
     assert one.outcome == "failed"
     assert one.reason.startswith("the restated answer")
+    says(lambda case, trace: verdict(grade="proved" if trace[:5] == "Final" else "agreed"))
+    (one,) = again(library, deposit.id)
+    assert "agreed only" in one.reason  # of the solution, whatever is thought of the answer
     says(lambda case, trace: verdict(answer="4" if trace.startswith("Final Answer: ") else "4.0"))
     (one,) = again(library, deposit.id)
     assert one.outcome == "passed"

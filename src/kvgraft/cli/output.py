@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -13,6 +12,8 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from kvgraft.library.json_numbers import dumps
 
 # Where nobody looks, a row stays one line: files and pipes are for grep.
 _PIPE_COLUMNS = 400
@@ -38,7 +39,7 @@ _STYLES = {
 
 def write_document(data: Mapping[str, Any]) -> None:
     """Print the one JSON document of a command."""
-    sys.stdout.write(json.dumps(_plain(data), indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(dumps(_plain(data), indent=2, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 

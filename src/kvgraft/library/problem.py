@@ -9,6 +9,7 @@ stays as it is written: no digit of it is lost; inside `checks` numbers are thos
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -146,11 +147,19 @@ def _json_numbers(value: Any, where: str) -> Any:
                 f"a number in `checks` is over {MAX_MATH_CHARS:,} digits", where=where
             )
         # Python refuses to read a whole number of more than 4,300 digits from text by itself.
-        return int(Decimal(value)) if value.lstrip("-").isdigit() else float(value)
+        number = int(Decimal(value)) if value.lstrip("-").isdigit() else float(value)
+        return _finite(number, where)
     if isinstance(value, list):
         return [_json_numbers(item, where) for item in value]
     if isinstance(value, dict):
         return {name: _json_numbers(item, where) for name, item in value.items()}
+    return _finite(value, where)
+
+
+def _finite(value: Any, where: str) -> Any:
+    """`value`, unless it is what Python takes for a number and JSON does not, or is too large."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError("a number in `checks` is not finite", where=where)
     return value
 
 

@@ -20,6 +20,7 @@ from kvgraft.errors import InputError, KvgraftError, LimitExceeded, StoreError
 from kvgraft.library import times
 from kvgraft.library.address import RequestIdentity, address, digest_parts
 from kvgraft.library.deposit import ACTIVE, EXPIRED, Deposit, Grounds, NewDeposit
+from kvgraft.library.json_numbers import dumps, loads
 from kvgraft.library.verify.base import Case, Verdict
 from kvgraft.plan import as_token_ids
 
@@ -176,7 +177,7 @@ def _grounds(row: Mapping[str, Any]) -> Grounds | None:
     text = inflater.decompress(data, limits.MAX_GROUNDS_CHARS)
     if not inflater.eof or inflater.unused_data:
         raise ValueError("what was judged is cut off, or too long")
-    told = json.loads(text)
+    told = loads(text)
     case = Case(row["problem"], told["expected"], told["checks"], tuple(told["peers"]))
     return Grounds(spec, case, told["tail"], told["restated"])
 
@@ -191,7 +192,7 @@ def json_text(
         LimitExceeded: longer than `cap_chars` characters.
     """
     try:
-        text = json.dumps(dict(value), sort_keys=sort_keys, separators=(",", ":"), allow_nan=False)
+        text = dumps(dict(value), sort_keys=sort_keys, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{name} is not a JSON object: {error}") from error
     if cap_chars is not None and len(text) > cap_chars:

@@ -17,6 +17,7 @@ from kvgraft.errors import LimitExceeded, StoreError, UsageError
 from kvgraft.identity import digest_json
 from kvgraft.library.climb import Climb, Larger, Passed, RungCost
 from kvgraft.library.deposit import Deposit
+from kvgraft.library.json_numbers import dumps
 from kvgraft.library.ladder import Effort, Rung
 from kvgraft.library.problem import Problem
 from kvgraft.library.replay import make_deposit, rendered_otherwise
@@ -61,7 +62,11 @@ def run_key(workspace: Workspace, verifier: Verifier, effort: Effort) -> str:
 def problem_key(workspace: Workspace, problem: Problem) -> str:
     """Names a problem in a run. With another key or other checks, it is to be solved again."""
     address = workspace.space(problem.system).address(problem.text)
-    return digest_json([address.hex(), problem.expected, dict(problem.checks)])
+    parts = [address.hex(), problem.expected]
+    try:
+        return digest_json([*parts, dict(problem.checks)])
+    except ValueError:  # a number in them has thousands of digits
+        return digest_json([*parts, dumps(dict(problem.checks), sort_keys=True)])
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from kvgraft import limits
 from kvgraft.errors import UsageError
+from kvgraft.library.json_numbers import dumps
 from kvgraft.library.verify.base import (
     Case,
     Verdict,
@@ -101,7 +102,7 @@ class CommandVerifier:
         """The guard's report, and the starts of what the program printed."""
         with tempfile.TemporaryFile() as stdin:
             # A file and not a pipe: a program that does not read its input holds nobody up.
-            stdin.write(json.dumps(request).encode("ascii"))
+            stdin.write(dumps(request).encode("ascii"))
             stdin.seek(0)
             read_fd, write_fd = os.pipe()
             try:

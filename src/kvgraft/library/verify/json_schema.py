@@ -10,6 +10,7 @@ from typing import Any
 
 from kvgraft import limits
 from kvgraft.errors import MissingExtra, VerifierError
+from kvgraft.library.json_numbers import dumps
 from kvgraft.library.verify.base import Case, Verdict, summary, without_answer
 from kvgraft.library.verify.program_text import fenced_blocks
 from kvgraft.library.verify.worker import Worker
@@ -61,7 +62,7 @@ class SchemaVerifier:
                 where=self.name,
                 hint='"checks": {"schema": {"type": "object"}}',
             )
-        evidence: dict[str, Any] = {"method": "schema", "schema": summary(json.dumps(schema))}
+        evidence: dict[str, Any] = {"method": "schema", "schema": summary(dumps(schema))}
         text = json_in(trace)
         if text is None:
             return without_answer(self, trace, evidence)

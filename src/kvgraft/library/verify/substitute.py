@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import keyword
 import re
 from typing import Any
 
 from kvgraft import limits
 from kvgraft.errors import MissingExtra, VerifierError
+from kvgraft.library.json_numbers import dumps
 from kvgraft.library.verify.base import Case, Verdict, summary, without_answer
 from kvgraft.library.verify.extract import extract
 from kvgraft.library.verify.json_schema import json_in
@@ -63,7 +63,7 @@ class SubstituteVerifier:
         constraints = _constraints(case)
         evidence: dict[str, Any] = {
             "method": "substitute",
-            "constraints": summary(json.dumps(constraints, sort_keys=True)),
+            "constraints": summary(dumps(constraints, sort_keys=True)),
         }
         if constraints.get("answer") == "json":
             answer = json_in(trace)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kvgraft import limits
+from kvgraft.library.json_numbers import dumps
 
 # Their `__init__` is not run in the child (`worker_main` says why).
 BARE_PACKAGES = ("kvgraft", "kvgraft.library")
@@ -150,7 +151,7 @@ class Worker:
         timer.start()
         try:
             if request is not None:
-                process.stdin.write(json.dumps(request).encode("ascii") + b"\n")
+                process.stdin.write(dumps(request).encode("ascii") + b"\n")
                 process.stdin.flush()
             line = process.stdout.readline(MAX_REPLY_BYTES)
         except OSError:
