@@ -185,6 +185,14 @@ def test_every_round_corrects_what_the_round_before_said(
     assert asked[1:] == [correction("Answer: 7", WRONG), correction("Answer: 9", WRONG)]
 
 
+def test_only_the_last_rungs_attempts_are_chosen_from(
+    workspace: Workspace, engine: ScriptedEngine, asked: list[str]
+) -> None:
+    engine.on_problem(QUESTION, "Answer: 6", "Answer: 8", "Answer: 7", alone="Answer: 6")
+    run(workspace, effort=effort("greedy + sample + correct"))
+    assert asked[2] == correction("Answer: 7", WRONG)
+
+
 def test_an_attempt_that_was_cut_off_is_told_so(
     workspace: Workspace, engine: ScriptedEngine, asked: list[str]
 ) -> None:
@@ -569,12 +577,29 @@ def test_what_agrees_when_the_budget_ends_counts_and_the_rest_has_no_answer(
 
 
 def test_when_the_budget_ends_no_further_prompt_is_computed(
-    workspace: Workspace, asked: list[str]
+    workspace: Workspace, engine: ScriptedEngine, asked: list[str]
 ) -> None:
-    hard = effort("greedy + correct:3 + sample", budget=Budget(tokens=60))
-    (outcome,) = run(workspace, effort=hard)
-    assert len(asked) == 2
-    assert [one.detail for one in outcome.rungs] == ["", "budget: tokens"]
+    (free,) = run(workspace, effort=effort("greedy + correct"))
+    spent = (free.cost.prefill_tokens or 0) + len("Answer: 7") + 1
+    asked.clear()
+    written: list[str] = []
+    real = workspace.library.run_put
+
+    def run_put(*keys: str, **fields: Any) -> Any:
+        written.append(fields["state"])
+        return real(*keys, **fields)
+
+    workspace.library.run_put = run_put  # type: ignore[method-assign]
+    engine.on(f"{WRONG}<eos><assistant>", "no end " * 20)
+    for more, rounds in ((0, 1), (3, 1), (200, 3)):
+        hard = effort("greedy + correct:3 + sample", budget=Budget(tokens=spent + more))
+        (outcome,) = run(workspace, effort=hard)
+        assert len(asked) == 1 + rounds
+        assert [one.detail for one in outcome.rungs] == ["", "budget: tokens"]
+        # Of a rung that the budget ended nothing is written down that could be gone on from.
+        assert written == ["climbing", "unsolved"]
+        asked.clear()
+        written.clear()
 
 
 def test_seconds_end_a_climb_between_two_steps(
