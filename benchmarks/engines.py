@@ -77,7 +77,7 @@ def measure_bytes(job: dict[str, Any]) -> dict[str, Any]:
     as pages and chats are, from the shape and the policy alone: no weights are needed."""
     from kvgraft.blob.payload import ChunkPlace, payload_length
     from kvgraft.engines.transformers.engine import PLAN
-    from kvgraft.plan import plan_calls
+    from kvgraft.plan import plan_calls, settled_calls
     from kvgraft.points import kept_roles
     from subjects import gemma4_config, spec_of
 
@@ -87,7 +87,7 @@ def measure_bytes(job: dict[str, Any]) -> dict[str, Any]:
         calls = plan_calls(tokens, PLAN, 1 << 20)
         kinds: dict[str, int] = {}
         total = 0
-        roles = kept_roles(spec, calls, PLAN.block, tail=False)
+        roles = kept_roles(spec, calls, settled_calls(calls, PLAN), tail=False)
         for call, kept in zip(calls, roles, strict=True):
             for role in kept:
                 place = ChunkPlace(call.start, call.count, call.rows)

@@ -14,7 +14,7 @@ from kvgraft.blob.payload import ChunkPlace, payload_length
 from kvgraft.engines.base import Engine
 from kvgraft.evidence.samples import DECODE_STEPS, Sample, make_samples
 from kvgraft.limits import OBJECT_HEADER_BYTES
-from kvgraft.plan import plan_calls
+from kvgraft.plan import plan_calls, settled_calls
 from kvgraft.points import kept_roles
 from kvgraft.state import Role
 from kvgraft.store.check import open_local
@@ -68,7 +68,7 @@ def artifact_bytes(
 ) -> int:
     """Bytes of the objects that a prompt of so many tokens leaves behind, by its layers alone."""
     calls = plan_calls(tokens, engine.form, engine.context_tokens)
-    kept = kept_roles(engine.spec, calls, engine.form.block, tail=tail)
+    kept = kept_roles(engine.spec, calls, settled_calls(calls, engine.form), tail=tail)
     return sum(
         OBJECT_HEADER_BYTES
         + payload_length(engine.spec, role, ChunkPlace(call.start, call.count, call.rows))

@@ -103,7 +103,10 @@ def _learn_family(family: Any, models: _Models, arguments: argparse.Namespace) -
             )
             if outcomes[0].state == LEARNED:
                 break
-    return {"family": family.name, "learned": tries[-1]["state"] == LEARNED, "tries": tries}
+        method = tries[-1]["method"]
+        programs = methods.get(method).programs if method is not None else ()
+    learned = tries[-1]["state"] == LEARNED
+    return {"family": family.name, "learned": learned, "tries": tries, "programs": list(programs)}
 
 
 class _Models:
@@ -260,6 +263,18 @@ def figures_of(
     }
 
 
+def totals_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """All answers that were given to problems of the families, and how often they are wrong at
+    most, with 95 % confidence."""
+    from kvgraft.study.statistics import upper_bound
+
+    parts = [row[part] for row in rows for part in ("fresh", "held_out_before", "held_out_after")]
+    wrong = sum(len(part["wrong"]) for part in parts)
+    given = wrong + sum(part["right"] for part in parts)
+    bound = upper_bound(wrong, given) if given else None
+    return {"given": given, "wrong": wrong, "wrong_share_upper_bound": bound}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, help="what was learned is kept here")
@@ -293,6 +308,7 @@ def main() -> int:
         {
             "seed": arguments.seed,
             "fresh_seed": arguments.fresh_seed,
+            "totals": totals_of(rows),
             "learned": learned,
             "rows": rows,
         },

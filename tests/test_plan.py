@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from kvgraft.plan import (
     chunk_keys,
     plan_calls,
     plan_root,
+    settled_calls,
 )
 from toys import cold, memory_chunks, prompt, run
 
@@ -82,6 +84,46 @@ def test_the_plan_spelled_out() -> None:
     assert plan_calls(1, FORM, 2048) == (Call(0, 1, 4),)
     assert plan_calls(37, FORM, 38) == (Call(0, 16, 16), Call(16, 16, 16), Call(32, 5, 6))
     assert plan_calls(37, FORM, 37)[-1] == Call(32, 5, 5)
+
+
+@given(
+    tokens=st.integers(1, 2000),
+    form=FORMS,
+    spare=st.integers(0, 400),
+    cuts=st.lists(st.integers(0, 2000), max_size=6),
+)
+def test_calls_end_at_cuts_and_the_grid_begins_anew(
+    tokens: int, form: PlanForm, spare: int, cuts: list[int]
+) -> None:
+    cuts = [cut for cut in cuts if cut <= tokens]
+    calls = plan_calls(tokens, form, tokens + spare, cuts)
+    assert [call.start for call in calls] == [0, *(call.end for call in calls[:-1])]
+    assert {tokens, *cuts} - {0} <= {call.end for call in calls}
+    assert all(call.start + call.rows <= tokens + spare for call in calls)
+    assert all(1 <= call.count <= call.rows <= form.block for call in calls)
+    for first, end in pairwise(sorted({0, tokens, *cuts})):
+        within = [call for call in calls if first <= call.start < end]
+        plain = plan_calls(end - first, form, tokens + spare - first)
+        assert within == [Call(first + one.start, one.count, one.rows) for one in plain]
+    assert calls == plan_calls(tokens, form, tokens + spare, [0, *reversed(cuts), tokens])
+
+
+def test_cuts_spelled_out() -> None:
+    calls = plan_calls(37, FORM, 2048, (20,))
+    assert calls == (Call(0, 16, 16), Call(16, 4, 4), Call(20, 16, 16), Call(36, 1, 4))
+    assert settled_calls(calls, FORM, (20,)) == 3
+    assert settled_calls(calls, FORM, (20, 37)) == 4
+    assert settled_calls(plan_calls(32, FORM, 2048), FORM) == 2
+    for beyond in (-1, 38):
+        with pytest.raises(UsageError, match="within the prompt's 37 tokens"):
+            plan_calls(37, FORM, 2048, (20, beyond))
+
+
+def test_cuts_count_towards_the_calls_that_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_PLAN_CALLS", 3)
+    assert len(plan_calls(35, FORM, 2048, (3,))) == 3
+    with pytest.raises(LimitExceeded):
+        plan_calls(35, FORM, 2048, (3, 5))
 
 
 def test_prompts_that_do_not_fit() -> None:

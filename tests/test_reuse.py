@@ -745,6 +745,26 @@ def test_points_that_are_no_lengths(toy: CountingToy, points: Any) -> None:
     assert toy.forwards == []
 
 
+@pytest.mark.parametrize("cuts", [[-1], [41], [1.5], [True], ["16"], [[16]]])
+def test_cuts_that_are_no_lengths_within_the_prompt(toy: CountingToy, cuts: Any) -> None:
+    with pytest.raises(UsageError, match="cuts are"):
+        compute_prompt(toy, memory_chunks(), prompt(40), cuts=cuts)
+    assert toy.forwards == []
+
+
+@pytest.mark.parametrize("cuts", [[20], [20, 20, 3], [np.int64(20)], (33, 20), [20, 40]], ids=str)
+def test_what_ends_at_a_cut_is_kept_like_a_block(toy: CountingToy, cuts: Any) -> None:
+    ids, store = prompt(40), memory_chunks()
+    run(toy, store, ids[:20], keep=Keep.BLOCKS, cuts=[cut for cut in cuts if cut <= 20])
+    warm, report = run(toy, store, ids, keep=Keep.BLOCKS, cuts=cuts)
+    assert report.reused_tokens == 20
+    assert warm == run(toy, None, ids, cuts=cuts)[0]
+    # Without the cuts it is another request, which shares the first block at most.
+    bits, report = run(toy, store, ids)
+    assert report.reused_tokens <= 16
+    assert bits == cold(toy, ids)
+
+
 @pytest.mark.parametrize("points", [[0], [10**9], [17, 17, 16], [np.int64(20)]])
 def test_points_anywhere(toy: CountingToy, points: Any) -> None:
     ids, store = prompt(70), memory_chunks()

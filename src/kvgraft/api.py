@@ -198,11 +198,19 @@ class Memory:
             self.engine, self.chunks, space.salt, system=system, history=history, load=space.load
         )
 
-    def compute(self, ids: Sequence[int], *, keep: Keep = Keep.BLOCKS, room: int = 0) -> Computed:
-        """The state after token ids, reusing what is stored; close its context when done.
+    def compute(
+        self,
+        ids: Sequence[int],
+        *,
+        cuts: Sequence[int] = (),
+        keep: Keep = Keep.BLOCKS,
+        room: int = 0,
+    ) -> Computed:
+        """The state after token ids, reusing what is stored; close its context when done. `cuts`:
+        where other prompts will go on, which is part of the request.
 
         Raises:
-            InputError, ContextTooLong: as `kvgraft.reuse.compute_prompt`.
+            InputError, ContextTooLong, UsageError: as `kvgraft.reuse.compute_prompt`.
         """
         return compute_prompt(
             self.engine,
@@ -210,6 +218,7 @@ class Memory:
             ids,
             salt=self._workspace.salt,
             keep=keep,
+            cuts=cuts,
             load=self._workspace.load,
             room=room,
         )

@@ -4,15 +4,17 @@ The plan is derived from the request alone, never from what a store happens to h
 I1). It is a grid: full blocks of `block` rows starting at absolute multiples of `block`, then one
 call for the tail. In the form *padded rungs* the tail is padded to the smallest rung that holds
 it; in the form *bare tail* it runs in its own length, as recurrent layers need (padding would
-enter their states). A cold run and a grafted run therefore make the same calls with the same
-shapes, which is all that an engine which is deterministic for equal shapes needs in order to give
-the same bits. `docs/decisions/0001-plan-form.md` has the measurements behind the choice.
+enter their states). A request may declare *cuts*: there a call ends early, and the grid begins
+anew. A cold run and a grafted run therefore make the same calls with the same shapes, which is all
+that an engine which is deterministic for equal shapes needs in order to give the same bits.
+`docs/decisions/` has the measurements behind the form (1) and the reasons for cuts (5).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from blake3 import blake3
@@ -89,14 +91,19 @@ def as_token_ids(ids: Sequence[int] | np.ndarray) -> TokenIds:
     return np.ascontiguousarray(array, dtype="<u4")
 
 
-def plan_calls(tokens: int, form: PlanForm, context_tokens: int) -> tuple[Call, ...]:
+def plan_calls(
+    tokens: int, form: PlanForm, context_tokens: int, cuts: Sequence[int] = ()
+) -> tuple[Call, ...]:
     """The forward calls that compute a prompt of `tokens` tokens.
 
-    A tail's padding never reaches past the context: there the call has the room that is left.
+    `cuts`: lengths in tokens at which a call ends early, whatever the order they are named in; 0
+    and `tokens` itself, where one ends anyway, change nothing. A tail's padding never reaches past
+    the context: there the call has the room that is left.
 
     Raises:
         InputError: no tokens.
         ContextTooLong: more tokens than the context holds.
+        UsageError: a cut outside `[0, tokens]`.
     """
     if tokens < 1:
         raise InputError("the prompt is empty", hint="give at least one token")
@@ -105,14 +112,25 @@ def plan_calls(tokens: int, form: PlanForm, context_tokens: int) -> tuple[Call, 
             f"the prompt has {tokens} tokens, the model's context holds {context_tokens}",
             hint="shorten the prompt, or use a model with a longer context",
         )
-    if tokens > limits.MAX_PLAN_CALLS * form.block:
+    edges = sorted({0, tokens, *cuts})
+    if edges[0] < 0 or edges[-1] > tokens:
+        raise UsageError(f"cuts are within the prompt's {tokens} tokens, not {sorted(cuts)}")
+    needed = sum(-((start - end) // form.block) for start, end in pairwise(edges))
+    if needed > limits.MAX_PLAN_CALLS:
         raise LimitExceeded(f"{tokens} tokens need more than {limits.MAX_PLAN_CALLS} calls")
-    full = tokens // form.block
-    calls = [Call(number * form.block, form.block, form.block) for number in range(full)]
-    start = full * form.block
-    if tail := tokens - start:
-        calls.append(Call(start, tail, min(form.tail_rows(tail), context_tokens - start)))
+    calls = []
+    for first, end in pairwise(edges):
+        for start in range(first, end, form.block):
+            count = min(form.block, end - start)
+            calls.append(Call(start, count, min(form.tail_rows(count), context_tokens - start)))
     return tuple(calls)
+
+
+def settled_calls(calls: Sequence[Call], form: PlanForm, cuts: Sequence[int] = ()) -> int:
+    """How many of a plan's calls a longer prompt with the same cuts makes too: all of them, or all
+    but a tail that no cut ends."""
+    tail = calls[-1].count < form.block and calls[-1].end not in cuts
+    return len(calls) - tail
 
 
 def plan_root(fingerprint: bytes, salt: bytes = PUBLIC_SALT) -> bytes:

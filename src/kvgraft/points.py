@@ -4,9 +4,9 @@ What every later token needs is kept for every chunk. Windows, recurrent states 
 that gives the next-token logits are of use at one point only, and the first two are large: of a
 long document they would be most of the bytes. So they are kept at few points:
 
-- after the last full block of a prompt, where the next turn or a longer prompt goes on;
+- after the last full block or cut of a prompt, where the next turn or a longer prompt goes on;
 - at the prompt's very end, where its tail is kept too (a deposit resumes exactly there);
-- where the caller says that other prompts will go on;
+- where the caller says that other prompts will go on, every cut among these;
 - where an earlier prompt turned out to share its beginning with this one and nothing was kept
   there: a preamble that many prompts share is computed twice, then never again.
 
@@ -15,6 +15,7 @@ None of this changes a bit of any logits: it decides what has to be computed, ne
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
 from kvgraft.plan import Call
@@ -34,16 +35,17 @@ def seen_calls(spec: StateSpec, calls: Sequence[Call], done: int) -> range:
 
 
 def kept_roles(
-    spec: StateSpec, calls: Sequence[Call], block: int, *, tail: bool, wanted: Iterable[int] = ()
+    spec: StateSpec, calls: Sequence[Call], settled: int, *, tail: bool, wanted: Iterable[int] = ()
 ) -> list[tuple[Role, ...]]:
     """What to keep of each call: objects by role.
 
-    `tail`: the tail is kept too, and the prompt's end is a point. `wanted`: further points, in
-    tokens; a run goes on at the last full block before each.
+    `settled` is `plan.settled_calls`. `tail`: the tail is kept too, and the prompt's end is a
+    point. `wanted`: further points, in tokens; a run goes on after the last settled call before
+    each.
     """
-    full = sum(call.count == block for call in calls)
-    last = len(calls) if tail else full
-    points = {full, last, *(min(tokens // block, full) for tokens in wanted)} - {0}
+    last = len(calls) if tail else settled
+    ends = [call.end for call in calls[:settled]]
+    points = {settled, last, *(bisect_right(ends, tokens) for tokens in wanted)} - {0}
     near = {number for done in points for number in seen_calls(spec, calls, done)}
     return [
         tuple(

@@ -25,10 +25,12 @@ CUES = (
 
 @dataclass(frozen=True)
 class Prompt:
-    """`text` is what `ids` spell, BOS apart."""
+    """`text` is what `ids` spell, BOS apart. `cuts` are the lengths in tokens at which calls of its
+    plan end early (`kvgraft.plan`)."""
 
     text: str
     ids: tuple[int, ...]
+    cuts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

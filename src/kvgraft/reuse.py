@@ -28,6 +28,7 @@ from kvgraft.plan import (
     chunk_keys,
     plan_calls,
     plan_root,
+    settled_calls,
 )
 from kvgraft.points import kept_roles
 from kvgraft.state import Role
@@ -35,8 +36,9 @@ from kvgraft.store.chunks import Capture, ChunkStore, ObjectRead
 
 
 class Keep(Enum):
-    """What of a computed prompt is captured: nothing, its full blocks, or the tail and the end
-    point too (a deposit resumes exactly there). `kvgraft.points` says which objects those are."""
+    """What of a computed prompt is captured: nothing, its full blocks and what ends at a cut, or
+    the tail and the end point too (a deposit resumes exactly there). `kvgraft.points` says which
+    objects those are."""
 
     NOTHING = "nothing"
     BLOCKS = "blocks"
@@ -85,6 +87,7 @@ def compute_prompt(
     *,
     salt: bytes = PUBLIC_SALT,
     keep: Keep = Keep.BLOCKS,
+    cuts: Sequence[int] = (),
     points: Sequence[int] = (),
     load: Load = Load.ALWAYS,
     room: int = 0,
@@ -92,8 +95,11 @@ def compute_prompt(
 ) -> Computed:
     """Compute the state after `ids`, reusing what the store has of it.
 
+    `cuts`: lengths in tokens at which a call ends early (`kvgraft.plan`). They are part of the
+    request, as the ids are: with others the logits have other bits. Each is a point as well, and
+    what is stored up to there is reused to the last token.
     `points`: lengths in tokens at which other prompts will go on, a shared preamble's end for one;
-    what is captured can be resumed at the last full block before each (`kvgraft.points`).
+    what is captured can be resumed at the last full block or cut before each (`kvgraft.points`).
     `load`: when what is stored is loaded (`kvgraft.breakeven`).
     `room` more tokens will fit into the context. `on_call` sees the context after every call that
     is made. A store that cannot be read or written is not an error here: the prompt is computed,
@@ -102,13 +108,11 @@ def compute_prompt(
     Raises:
         InputError: no tokens, or not token ids.
         ContextTooLong: prompt and room do not fit the model's context.
-        UsageError: points that are no lengths.
+        UsageError: points or cuts that are no lengths, or a cut beyond the prompt.
     """
     ids = as_token_ids(ids)
-    lengths = np.asarray(points)
-    if lengths.size and (lengths.dtype.kind not in "iu" or int(lengths.min()) < 0):
-        raise UsageError(f"points are lengths in tokens, not {list(points)}")
-    calls = plan_calls(len(ids), engine.form, engine.context_tokens)
+    cuts, points = _lengths("cuts", cuts), _lengths("points", points)
+    calls = plan_calls(len(ids), engine.form, engine.context_tokens, cuts)
     if len(ids) + room > engine.context_tokens:
         raise ContextTooLong(
             f"{len(ids)} prompt tokens and {room} new ones do not fit {engine.context_tokens}",
@@ -136,14 +140,22 @@ def compute_prompt(
         capture = None
         if store is not None and keep is not Keep.NOTHING:
             tail = keep is Keep.ALL
-            wanted = (*points, planned.end(branch))
-            roles = kept_roles(engine.spec, calls, engine.form.block, tail=tail, wanted=wanted)
+            wanted = (*points, *cuts, planned.end(branch))
+            settled = settled_calls(calls, engine.form, cuts)
+            roles = kept_roles(engine.spec, calls, settled, tail=tail, wanted=wanted)
             capture = _Captures(engine, store, planned, report, roles)
         _compute_rest(planned, context, report, done, capture, rates, on_call)
     except BaseException:
         context.close()
         raise
     return Computed(context, report, planned.keys[-1])
+
+
+def _lengths(name: str, given: Sequence[int]) -> list[int]:
+    lengths = np.asarray(given)
+    if lengths.size and (lengths.ndim != 1 or lengths.dtype.kind not in "iu" or lengths.min() < 0):
+        raise UsageError(f"{name} are lengths in tokens, not {list(given)}")
+    return [int(length) for length in lengths]
 
 
 def _restore(

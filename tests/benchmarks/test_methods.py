@@ -50,6 +50,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], li
 def test_a_small_run(rows: tuple[list[Any], list[Any]]) -> None:
     known, asked = rows
     assert [row["learned"] for row in known] == [True, True]
+    assert [tuple(row["programs"]) for row in known] == [REFERENCES[name] for name in NAMES]
     assert [one["state"] for one in known[0]["tries"]] == ["not_learned", "learned"]
     assert [row["took_up"] for row in asked] == [["extended", "extended"]] * 2
     for row in asked:
@@ -63,12 +64,16 @@ def test_a_small_run(rows: tuple[list[Any], list[Any]]) -> None:
     assert figures["method_right_share"] == 1
     assert figures["method_decode_tokens"] == 0
     assert 0 < (figures["method_coverage"] or 0) <= 1
+    totals = benchmark.totals_of(asked)
+    assert (totals["given"] > 0, totals["wrong"]) == (True, 0)
+    assert 0 < totals["wrong_share_upper_bound"] < 1
 
 
 def test_nothing_measured_is_none() -> None:
     figures = benchmark.figures_of([{"learned": False}], [])
     assert figures.pop("method_families") == 0
     assert set(figures.values()) == {None}
+    assert benchmark.totals_of([])["wrong_share_upper_bound"] is None
 
 
 def test_every_answer_that_is_not_right_is_wrong(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from kvgraft.context.chat import Chat
 from kvgraft.engines.base import Message
 from kvgraft.engines.toy import ToyEngine, ToyTokenizer
 from kvgraft.plan import PUBLIC_SALT
+from kvgraft.prompt import history_ids
 from kvgraft.store.check import open_local
 from kvgraft.store.chunks import ChunkStore
+from toys import memory_chunks
 
 TURNS = ("Tell me about chunks.", "And blocks?", "Why?", "Go on, please.", "Thanks; what is left?")
 
@@ -46,10 +48,10 @@ def test_a_growing_chat_reuses_its_history(chunks: ChunkStore) -> None:
     replies = talk(engine, chunks, TURNS)[:-1]
     block = engine.form.block
     for before, after in pairwise(replies):
-        # all of the earlier request and of its reply, up to a block and the joint between turns
-        grown = before.reuse.tokens + len(before.decoded.ids)
-        assert after.reuse.reused_tokens >= grown // block * block - block
-        assert after.reuse.computed_tokens < after.reuse.tokens - before.reuse.reused_tokens
+        # all of the earlier request and of its reply; the toy spells a text byte by byte
+        grown = before.reuse.tokens + len(before.text.encode())
+        assert after.reuse.reused_tokens >= grown
+        assert after.reuse.computed_tokens < 2 * block
 
 
 def test_settling_is_what_makes_the_reply_reusable(chunks: ChunkStore) -> None:
@@ -58,9 +60,30 @@ def test_settling_is_what_makes_the_reply_reusable(chunks: ChunkStore) -> None:
         first = chat.send("x" * 40, max_new_tokens=60)
         report = chat.settled()
         assert report is not None
-        assert report.tokens % engine.form.block == 0
+        assert report.tokens % engine.form.block
         second = chat.send("y", max_new_tokens=1)
-    assert second.reuse.reused_tokens > first.reuse.tokens
+    assert second.reuse.reused_tokens == report.tokens > first.reuse.tokens
+
+
+def test_a_chat_that_was_resumed_reads_nothing_again(chunks: ChunkStore) -> None:
+    engine = ToyEngine()
+    messages = talk(engine, chunks, TURNS[:3])[-1]
+    with Chat(engine, chunks, PUBLIC_SALT, history=messages[1:], system="Be brief.") as chat:
+        reply = chat.send("More?", max_new_tokens=1)
+    turns = history_ids(engine.tokenizer, messages)
+    assert reply.reuse.reused_tokens == len(turns)
+
+
+def test_one_beginning_two_branches(chunks: ChunkStore) -> None:
+    engine = ToyEngine()
+    messages = talk(engine, chunks, TURNS[:2])[-1]
+    turns = history_ids(engine.tokenizer, messages)
+    for question in ("And this?", "Or that?", "And this?"):
+        live, _ = talk(engine, chunks, [question], messages[1:])
+        cold, _ = talk(ToyEngine(), memory_chunks(), [question], messages[1:])
+        assert live.reuse.reused_tokens >= len(turns)
+        assert cold.reuse.reused_tokens == 0
+        assert live.decoded == cold.decoded
 
 
 class Forgetful(ToyTokenizer):

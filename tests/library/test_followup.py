@@ -83,17 +83,17 @@ def kinds(done: FollowUp) -> list[str]:
 def test_a_follow_up_goes_on_from_the_grafted_state(
     workspace: Workspace, parent: str, engine: ScriptedEngine
 ) -> None:
-    deposit = workspace.library.get(parent)
-    full = len(deposit.token_ids) // engine.form.block * engine.form.block
+    whole = len(workspace.library.get(parent).token_ids)
+    assert whole % engine.form.block
     engine.forwards.clear()
     done = follow_up(workspace, parent, WHY)
     answer = done.answer
     assert (answer.how, answer.grade, answer.text) == ("fresh", "none", BECAUSE)
     assert (answer.deposit_id, answer.finished, done.parent) == (None, True, parent)
     assert answer.reuse is not None
-    assert answer.reuse.reused_tokens == full == answer.cost.reused_tokens
-    assert 0 < answer.cost.prefill_tokens == answer.reuse.tokens - full
-    # By the engine's own count: what is behind the deposit's last block, and the decoding.
+    assert answer.reuse.reused_tokens == whole == answer.cost.reused_tokens
+    assert 0 < answer.cost.prefill_tokens == answer.reuse.tokens - whole
+    # By the engine's own count: what is behind the deposit, and the decoding.
     computed = sum(engine.forwards) - (answer.cost.decode_tokens - 1)
     assert answer.cost.prefill_tokens <= computed < answer.cost.prefill_tokens + engine.form.block
     assert kinds(done) == ["no_deposit"]
@@ -101,22 +101,35 @@ def test_a_follow_up_goes_on_from_the_grafted_state(
     assert workspace.library.count() == 1
 
 
-def test_the_next_follow_up_reuses_the_answer_as_well(tmp_path: Path) -> None:
+@pytest.mark.parametrize("windows", [(0, RECURRENT), (0, 24, 7)], ids=str)
+def test_every_follow_up_reuses_the_deposit_to_its_last_token(
+    tmp_path: Path, windows: tuple[int, ...]
+) -> None:
     # A recurrent layer can go on only where its state was kept.
-    engine = ScriptedEngine(shape=ToyShape(windows=(0, RECURRENT), rungs=()))
+    rungs = () if RECURRENT in windows else (4, 8, 16)
+    engine = ScriptedEngine(shape=ToyShape(windows=windows, rungs=rungs))
     engine.on_problem(QUESTION, SOLUTION)
     engine.on(SOLUTION + CUES[0], " 4\n")
+    engine.on_problem(TWELVE.text, WORKED)
+    engine.on(WORKED + CUES[0], " 12\n")
+    engine.on_problem(WHY.text, BECAUSE)
     with opened(tmp_path, engine) as workspace:
-        # With an empty system text, a block ends where the first turn does.
-        (outcome,) = run(workspace, replace(FOUR, system=""))
-        parent = outcome.deposit_id or ""
-        first = follow_up(workspace, parent, WHY)
-        second = follow_up(workspace, parent, TWELVE)
-        deposit = workspace.library.get(parent)
-    block = engine.form.block
-    assert len(deposit.token_ids) < first.history_tokens == second.history_tokens == 4 * block
-    assert first.answer.cost.reused_tokens == 3 * block
-    assert second.answer.cost.reused_tokens == 4 * block
+        (outcome,) = run(workspace)
+        parent = workspace.library.get(outcome.deposit_id or "")
+        first = follow_up(workspace, parent.id, WHY)
+        second = follow_up(workspace, parent.id, TWELVE, verifier=Judge(), keep=True)
+        child = workspace.library.get(second.answer.kept or "")
+        third = follow_up(workspace, child.id, WHY, compare=True)
+        replayed = follow_up(workspace, parent.id, TWELVE)
+    whole = len(parent.token_ids)
+    assert parent.cuts == ()
+    assert child.cuts == (whole,)
+    assert child.replay == "replays"
+    assert [one.answer.cost.reused_tokens for one in (first, second)] == [whole, whole]
+    assert third.answer.cost.reused_tokens == len(child.token_ids)
+    assert third.compared is not None
+    assert third.compared.same_logits
+    assert (replayed.answer.how, replayed.answer.exact) == ("replayed", True)
 
 
 @pytest.mark.parametrize("windows", [(0, 24, 0, 7), (0,), (0, 0, 30)], ids=str)

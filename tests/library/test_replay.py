@@ -103,15 +103,15 @@ def test_the_prefix_ends_before_the_answer(workspace: Workspace) -> None:
 
 def test_a_replay_is_not_from_disk_when_anything_was_computed(workspace: Workspace) -> None:
     ids = deposited(workspace).token_ids
-    assert not replay(workspace, ids[:-1], Keep.NOTHING).from_disk
+    assert not replay(workspace, ids[:-1], keep=Keep.NOTHING).from_disk
     assert not replay(replace(workspace, salt=b"s" * 32), ids).from_disk
 
 
 def test_there_has_to_be_room_for_an_answer(workspace: Workspace) -> None:
     full = workspace.engine.context_tokens
-    replay(workspace, [1] * (full - MAX_ANSWER_TOKENS), Keep.NOTHING)
+    replay(workspace, [1] * (full - MAX_ANSWER_TOKENS), keep=Keep.NOTHING)
     with pytest.raises(ContextTooLong):
-        replay(workspace, [1] * (full - MAX_ANSWER_TOKENS + 1), Keep.NOTHING)
+        replay(workspace, [1] * (full - MAX_ANSWER_TOKENS + 1), keep=Keep.NOTHING)
 
 
 @pytest.mark.parametrize(

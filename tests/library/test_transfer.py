@@ -18,7 +18,7 @@ from kvgraft.library.related import related
 from kvgraft.library.transfer import Transfer, context_of, made_with, worked
 from kvgraft.library.verify.base import Case, Verdict
 from kvgraft.library.workspace import Workspace
-from kvgraft.prompt import CUES
+from kvgraft.prompt import CUES, history_ids, problem_prompt
 from library.scripted import (
     FOUR,
     QUESTION,
@@ -94,15 +94,16 @@ def test_the_first_use_grafts_the_deposits_own_state_and_the_second_more(
     workspace: Workspace, engine: ScriptedEngine
 ) -> None:
     (deposit,) = workspace.library.list()
-    block = engine.form.block
     first = ask(workspace, SEVEN, transfer=Transfer()).reuse
     assert first is not None
-    assert first.reused_tokens == len(deposit.token_ids) // block * block > 0
-    ask(workspace, FIVE, transfer=Transfer())
-    third = ask(workspace, Problem("", "What is 9 + 9?"), transfer=Transfer()).reuse
-    assert third is not None
-    assert third.reused_tokens > first.reused_tokens  # the answer and the turn's end as well
-    assert third.tokens - third.reused_tokens < 2 * block + len("What is 9 + 9?")
+    assert first.reused_tokens == len(deposit.token_ids)
+    assert first.reused_tokens % engine.form.block
+    second = ask(workspace, FIVE, transfer=Transfer()).reuse
+    assert second is not None
+    # The answer and the turn's end as well: all but the problem and the beginning of an answer.
+    own = len(problem_prompt(engine.tokenizer, FIVE.text, None).ids)
+    assert second.tokens - second.reused_tokens <= own
+    assert second.reused_tokens > first.reused_tokens
 
 
 def test_the_second_use_begins_where_the_turns_before_it_end(tmp_path: Path) -> None:
@@ -112,15 +113,16 @@ def test_the_second_use_begins_where_the_turns_before_it_end(tmp_path: Path) -> 
         engine.on_problem(problem.text, solution)
         engine.on(solution + CUES[0], f" {answer}\n")
     with opened(tmp_path, engine) as workspace:
-        run(workspace, replace(FOUR, system=""))  # with it, a block ends where the turn does
+        run(workspace)
+        (deposit,) = workspace.library.list()
+        turns = history_ids(engine.tokenizer, worked(engine.tokenizer, deposit))
         first, second = (
-            ask(workspace, replace(problem, system=""), transfer=Transfer()).reuse
-            for problem in (SEVEN, FIVE)
+            ask(workspace, problem, transfer=Transfer()).reuse for problem in (SEVEN, FIVE)
         )
-    block = engine.form.block
     assert first is not None
     assert second is not None
-    assert (first.reused_tokens, second.reused_tokens) == (3 * block, 4 * block)
+    reused = (first.reused_tokens, second.reused_tokens)
+    assert reused == (len(deposit.token_ids), len(turns))
 
 
 def test_the_context_changes_no_bit_of_the_attempt(workspace: Workspace, tmp_path: Path) -> None:
@@ -208,11 +210,11 @@ def test_a_page_holds_all_solutions_in_the_order_of_their_ids(
     assert (answer.how, answer.context) == ("transferred", (old.id, five.id))
     again = ask(workspace, Problem("", "What is 8 + 8?"), transfer=page)
     assert again.context == answer.context
-    # It begins with the same page, which is there up to its last full block now.
+    # It begins with the same page, all of which is there now.
     assert answer.reuse is not None
     assert again.reuse is not None
-    block = engine.form.block
-    assert again.reuse.reused_tokens >= (again.reuse.tokens - len(SEVEN.text) - 5) // block * block
+    own = len(problem_prompt(engine.tokenizer, "What is 8 + 8?", None).ids)
+    assert again.reuse.tokens - again.reuse.reused_tokens <= own
     assert again.reuse.reused_tokens > answer.reuse.reused_tokens
 
 

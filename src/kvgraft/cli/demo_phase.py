@@ -134,7 +134,12 @@ def _same_bytes_cold(memory: Memory, answer: Answer) -> bool | None:
     deposit: Deposit = memory.library.get(answer.deposit_id)
     tokenizer = memory.engine.tokenizer
     computed = compute_prompt(
-        memory.engine, None, deposit.token_ids, keep=Keep.NOTHING, room=MAX_ANSWER_TOKENS
+        memory.engine,
+        None,
+        deposit.token_ids,
+        cuts=deposit.cuts,
+        keep=Keep.NOTHING,
+        room=MAX_ANSWER_TOKENS,
     )
     try:
         decoded = greedy(

@@ -57,8 +57,8 @@ def follow_up_command(
 ) -> None:
     """Ask a question behind a deposit.
 
-    The model goes on from the deposit's state (problem, solution and answer): its full blocks are
-    grafted, and only what stands behind them is computed. A follow-up that a verifier passed can be
+    The model goes on from the deposit's state (problem and solution), which is grafted to its last
+    token; only what stands behind it is computed. A follow-up that a verifier passed can be
     kept; the same question behind the same deposit is then replayed. Revoking a deposit revokes
     its follow-ups.
     """

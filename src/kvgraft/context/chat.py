@@ -1,9 +1,10 @@
 """A conversation that reuses its own history, turn by turn, and after a restart.
 
 What a model decoded token by token has other bits than the same tokens prefilled. So a finished
-turn is *settled*, off the request path: the full blocks of the history that the next request will
-carry, rendered and tokenised anew, are computed on the plan and stored. A live chat and a
-restarted one then make the same calls over the same tokens, and agree bit for bit.
+turn is *settled*, off the request path: the history that the next request will carry, rendered and
+tokenised anew, is computed on the plan and stored. The plan is cut at the end of every finished
+turn, so the next request computes its own words alone. A live chat and a restarted one make the
+same calls over the same tokens, and agree bit for bit.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Chat:
         self._worker: ThreadPoolExecutor | None = None
         self._pending: Future[ReuseReport | None] | None = None
         self._settled: tuple[int, ...] = ()
+        # What requests begin with behind these messages.
+        self._histories: dict[tuple[Message, ...], tuple[int, ...]] = {}
 
     def send(self, text: str, *, max_new_tokens: int = 256) -> Reply:
         """Say something, get the greedy reply; settling begins in the background afterwards.
@@ -78,6 +81,7 @@ class Chat:
                 ids,
                 salt=self._salt,
                 keep=Keep.BLOCKS,
+                cuts=self._cuts(self.messages, ids),
                 load=self._load,
                 room=max_new_tokens,
             )
@@ -102,17 +106,36 @@ class Chat:
         return pending.result() if pending is not None else None
 
     def _settle(self, messages: tuple[Message, ...]) -> ReuseReport | None:
-        ids = history_ids(self._engine.tokenizer, messages)
-        blocks = len(ids) // self._engine.form.block * self._engine.form.block
-        if not blocks or blocks > self._engine.context_tokens:
+        ids = self._history(messages)
+        if not 0 < len(ids) <= self._engine.context_tokens:
             return None
         with self._lock:
             computed = compute_prompt(
-                self._engine, self._chunks, ids[:blocks], salt=self._salt, load=self._load
+                self._engine,
+                self._chunks,
+                ids,
+                salt=self._salt,
+                cuts=self._cuts(messages, ids),
+                load=self._load,
             )
             computed.context.close()
-        self._settled = ids[:blocks]
+        self._settled = ids
         return computed.report
+
+    def _history(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """What the next request behind `messages` begins with."""
+        said = tuple(messages)
+        known = self._histories.get(said)
+        if known is None:
+            known = self._histories[said] = history_ids(self._engine.tokenizer, said)
+        return known
+
+    def _cuts(self, messages: Sequence[Message], ids: tuple[int, ...]) -> list[int]:
+        """Where finished turns end in `ids`; not those that the template renders otherwise by now.
+        They follow from the messages alone, whoever said or resumed them."""
+        ends = [n for n, one in enumerate(messages, 1) if one.role == "assistant"]
+        histories = [self._history(messages[:end]) for end in ends]
+        return [len(one) for one in histories if ids[: len(one)] == one]
 
     def close(self) -> None:
         """Finish settling and stop the background thread. Idempotent."""

@@ -100,12 +100,11 @@ def fresh_answer(
     prompt: Prompt,
     max_new_tokens: int,
     *,
-    points: Sequence[int] = (),
     stop: Sequence[str] = (),
     store: bool = True,
 ) -> Answer:
-    """One greedy attempt, not judged yet. `points` are `compute_prompt`'s. The text ends before the
-    first of the strings `stop`. Without `store` nothing is reused or kept.
+    """One greedy attempt, not judged yet. The text ends before the first of the strings `stop`.
+    Without `store` nothing is reused or kept.
 
     Raises:
         ContextTooLong: prompt and new tokens do not fit the model's context.
@@ -118,7 +117,7 @@ def fresh_answer(
         prompt.ids,
         salt=workspace.salt,
         keep=Keep.BLOCKS,
-        points=points,
+        cuts=prompt.cuts,
         load=workspace.load,
         room=max_new_tokens,
     )

@@ -268,7 +268,7 @@ def _from_deposit(
     if deposit.fingerprint != fingerprint:
         reasons.append("fingerprint: made elsewhere, so the state is computed again")
     try:
-        result = replay(workspace, deposit.token_ids)
+        result = replay(workspace, deposit.token_ids, deposit.cuts)
     except ContextTooLong as error:
         reasons.append(f"no_room: {error}")
         return None

@@ -136,7 +136,14 @@ def attempt(
     check_attempts(count, sampling, max_new_tokens)
     allowance = allowance or Allowance()
     computed = compute_prompt(
-        engine, chunks, prompt.ids, salt=salt, keep=keep, load=load, room=max_new_tokens
+        engine,
+        chunks,
+        prompt.ids,
+        salt=salt,
+        keep=keep,
+        cuts=prompt.cuts,
+        load=load,
+        room=max_new_tokens,
     )
     try:
         allowance.spend(computed.report.computed_tokens)

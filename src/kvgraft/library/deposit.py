@@ -6,7 +6,7 @@ replays, until when it holds, when it was verified last, and whether it was revo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from kvgraft.library.verify.base import Case, Verdict
 ACTIVE, EXPIRED, REVOKED, SUPERSEDED = "active", "expired", "revoked", "superseded"
 REPLAYS, TEXT_ONLY = "replays", "text_only"
 NOT_REPLAYED = "not replayed yet"
+_CUTS = "cuts"
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,16 @@ class DepositContent:
     def parent(self) -> str | None:
         """The deposit that this one follows up."""
         return self.identity.parent
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """The lengths in tokens at which calls of its plan end early."""
+        return tuple(self.provenance.get(_CUTS, ()))
+
+
+def with_cuts(provenance: Mapping[str, Any], cuts: Sequence[int]) -> dict[str, Any]:
+    """A provenance with the cuts of the deposit's plan, if it has any."""
+    return {**provenance, _CUTS: list(cuts)} if cuts else dict(provenance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +187,8 @@ def check_new(new: NewDeposit) -> None:
     if new.replay not in (REPLAYS, TEXT_ONLY):
         raise InputError(f"replay state {new.replay!r} is unknown", where=where)
     check_replay(new, new.replay == REPLAYS, new.replay_reason, new.replay_logits_sha256)
+    if not all(0 < cut <= len(new.token_ids) for cut in new.cuts):
+        raise InputError(f"cuts are lengths within the tokens, not {new.cuts}", where=where)
     short = limits.MAX_LIBRARY_NAME_CHARS
     for name, text, cap_chars in (
         ("prompt", new.prompt, limits.MAX_PROMPT_BYTES),

@@ -2,10 +2,11 @@
 
 The model goes on in the state of having read and worked the problem, which a client that keeps
 only the visible answer would have to send and derive again. The conversation is rendered and
-tokenised as a whole and computed on the plan, like any prompt: the deposit's full blocks are
-grafted, what stands behind the last of them is computed. What was decoded is never continued
-(invariant I1), so a follow-up has the same logits as one whose whole text is sent to a context
-without a store; `compare` shows that, and what each of them costs.
+tokenised as a whole and computed on the plan, like any prompt. The plan is cut where the deposit's
+state ends, since the request names the deposit; so that state is grafted to its last token, and
+what stands behind it is computed. What was decoded is never continued (invariant I1), so a
+follow-up has the same logits as one whose whole text is sent to a context without a store and
+planned alike; `compare` shows that, and what each of them costs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from kvgraft.library.ask import Request, account, from_library, kept
 from kvgraft.library.attempts import messages_prompt
 from kvgraft.library.deposit import Deposit, check_trusted
 from kvgraft.library.problem import Problem
-from kvgraft.library.transfer import worked
+from kvgraft.library.transfer import cuts_behind, worked
 from kvgraft.library.verify.base import Verifier
 from kvgraft.library.workspace import Workspace
 from kvgraft.limits import MAX_FOLLOW_UPS
@@ -132,7 +133,7 @@ def follow_up(
         request, history = _request(workspace, deposit_id, question)
         found = from_library(workspace, request)
         if found is None and (minimum == "any" or (verifier and minimum != REPLAYED)):
-            attempt = fresh_answer(workspace, request.prompt, max_new_tokens, points=(history,))
+            attempt = fresh_answer(workspace, request.prompt, max_new_tokens)
             made = account(request, judged(attempt, request.problem, verifier))
     answer = found or (made.answer if made else None)
     if answer is None:
@@ -147,10 +148,9 @@ def follow_up(
 
 def _request(workspace: Workspace, deposit_id: str, question: Problem) -> tuple[Request, int]:
     """The request, and how many tokens of its prompt are the finished turns'."""
-    tokenizer = workspace.engine.tokenizer
     parent = workspace.library.get(deposit_id)
     turns = conversation(workspace, deposit_id)
-    prompt = messages_prompt(tokenizer, [*turns, Message("user", question.text)])
+    prompt = posed_behind(workspace, parent, turns, question.text)
     problem = replace(question, system=parent.system)
     plain = workspace.space(parent.system).identity(question.text)
     identity = replace(plain, parent=deposit_id)
@@ -162,7 +162,20 @@ def _request(workspace: Workspace, deposit_id: str, question: Problem) -> tuple[
             f" of {len(parent.token_ids)}"
         )
     request = Request(problem, prompt, identity, reasons)
-    return request, len(history_ids(tokenizer, turns))
+    return request, len(history_ids(workspace.engine.tokenizer, turns))
+
+
+def posed_behind(
+    workspace: Workspace, parent: Deposit, turns: list[Message], question: str
+) -> Prompt:
+    """The prompt that asks `question` behind `parent`, whose `conversation` is `turns`.
+
+    Raises:
+        InputError: the chat template refuses the turns.
+    """
+    tokenizer = workspace.engine.tokenizer
+    prompt = messages_prompt(tokenizer, [*turns, Message("user", question)])
+    return replace(prompt, cuts=cuts_behind(parent, prompt.ids))
 
 
 def _compare(

@@ -14,12 +14,17 @@ from functools import partial
 
 from kvgraft.breakeven import Load
 from kvgraft.energy import Measure
-from kvgraft.engines.base import Message
 from kvgraft.errors import KvgraftError, StoreError, UnsupportedContent
 from kvgraft.library.address import RequestIdentity, address
-from kvgraft.library.attempts import messages_prompt
-from kvgraft.library.deposit import ACTIVE, REPLAYS, TEXT_ONLY, Deposit, NewDeposit
-from kvgraft.library.followup import conversation
+from kvgraft.library.deposit import (
+    ACTIVE,
+    REPLAYS,
+    TEXT_ONLY,
+    Deposit,
+    NewDeposit,
+    with_cuts,
+)
+from kvgraft.library.followup import conversation, posed_behind
 from kvgraft.library.replay import replay, reproduces, with_replay
 from kvgraft.library.restate import restatement, said, same_answer
 from kvgraft.library.reverify import Verifiers
@@ -104,8 +109,8 @@ def _again(workspace: Workspace, deposit: Deposit) -> Rebuilt:
     key = deposit.artifact
     if deposit.replay == TEXT_ONLY or key is None or workspace.chunks.find(bytes.fromhex(key)):
         return done(KNOWN, deposit.id)
-    replay(workspace, deposit.token_ids, load=Load.ALWAYS)
-    result = replay(workspace, deposit.token_ids, load=Load.ALWAYS)
+    replay(workspace, deposit.token_ids, deposit.cuts, load=Load.ALWAYS)
+    result = replay(workspace, deposit.token_ids, deposit.cuts, load=Load.ALWAYS)
     why = reproduces(deposit, deposit.fingerprint, result)
     if why is None and not result.from_disk:
         why = result.report.capture_error or "; ".join(result.report.misses)
@@ -145,7 +150,7 @@ def _copy(workspace: Workspace, deposit: Deposit, identity: RequestIdentity) -> 
         verdict=deposit.verdict,
         cost={},
         grounds=deposit.grounds,
-        provenance=made_as,
+        provenance=with_cuts(made_as, prompt.cuts),
         source="rebuild",
         origin=deposit.origin or deposit.id,
         expires_at=deposit.expires_at,
@@ -157,11 +162,11 @@ def _copy(workspace: Workspace, deposit: Deposit, identity: RequestIdentity) -> 
 def _prompt(workspace: Workspace, deposit: Deposit, identity: RequestIdentity) -> Prompt:
     if identity.tools_digest or identity.images_digest:
         raise UnsupportedContent("the request had tools or images, which are not kept")
-    tokenizer = workspace.engine.tokenizer
     if identity.parent is None:
-        return problem_prompt(tokenizer, deposit.problem, deposit.system)
+        return problem_prompt(workspace.engine.tokenizer, deposit.problem, deposit.system)
     turns = conversation(workspace, identity.parent)
-    return messages_prompt(tokenizer, [*turns, Message("user", deposit.problem)])
+    parent = workspace.library.get(identity.parent)
+    return posed_behind(workspace, parent, turns, deposit.problem)
 
 
 def _identity_here(workspace: Workspace, deposit: Deposit) -> RequestIdentity:

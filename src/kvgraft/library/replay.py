@@ -24,6 +24,7 @@ from kvgraft.library.deposit import (
     Grounds,
     NewDeposit,
     check_new,
+    with_cuts,
 )
 from kvgraft.library.problem import Problem
 from kvgraft.library.restate import restatement
@@ -53,12 +54,15 @@ class Replay:
 def replay(
     workspace: Workspace,
     token_ids: Sequence[int],
+    cuts: Sequence[int] = (),
+    *,
     keep: Keep = Keep.ALL,
     load: Load | None = None,
 ) -> Replay:
     """Graft the state after `token_ids` (made again where it is gone) and decode one line.
 
-    What has to be computed is captured as `keep` says. `load` is the workspace's own unless given.
+    `cuts` are `compute_prompt`'s. What has to be computed is captured as `keep` says. `load` is the
+    workspace's own unless given.
 
     Raises:
         ContextTooLong: no room for an answer behind the state.
@@ -71,6 +75,7 @@ def replay(
         token_ids,
         salt=workspace.salt,
         keep=keep,
+        cuts=cuts,
         load=load or workspace.load,
         room=MAX_ANSWER_TOKENS,
     )
@@ -155,7 +160,7 @@ def make_deposit(
         verdict=verdict,
         cost=cost,
         grounds=Grounds(verifier.spec, case, tail),
-        provenance=provenance or {},
+        provenance=with_cuts(provenance or {}, prompt.cuts),
         source=source,
         expires_at=expires_at,
         finished=True,
@@ -190,7 +195,7 @@ def _with_replay(
     prefixes.sort(key=lambda prefix: prefix[0] != first_cue)
     for cue, joint in prefixes:
         # A trial: its tail is not worth a file before the answer is right.
-        trial = replay(workspace, joint.ids, Keep.BLOCKS)
+        trial = replay(workspace, joint.ids, new.cuts, keep=Keep.BLOCKS)
         restated = judge(trial.text)
         if trial.decoded.finished and restated.passed and restated.answer is not None:
             candidate = replace(new, cue=cue, token_ids=joint.ids)
@@ -204,7 +209,7 @@ def _with_replay(
 def _captured(
     workspace: Workspace, new: NewDeposit, trial: Replay, restated: Verdict
 ) -> NewDeposit:
-    made, again = (replay(workspace, new.token_ids, load=Load.ALWAYS) for _ in range(2))
+    made, again = (replay(workspace, new.token_ids, new.cuts, load=Load.ALWAYS) for _ in range(2))
     if made.decoded != trial.decoded or again.decoded != made.decoded:
         return replace(new, replay=TEXT_ONLY, replay_reason="replays differ in their logits")
     if not again.from_disk:

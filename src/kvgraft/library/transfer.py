@@ -1,8 +1,9 @@
 """Transfer: related, verified solutions as context for a new attempt at another problem.
 
 The context stands at its own position, at the beginning of the prompt, as finished turns of a chat:
-a prompt like any other, planned, captured and grafted. The first use of a deposit finds the state
-that was stored with it, as far as its full blocks go; later ones find the turns as well.
+a prompt like any other, planned, captured and grafted. Its plan is cut where the first deposit's
+state ends and where the turns do: the first use of a deposit finds the state that was stored with
+it, later ones find the turns as well, to their last token.
 
 A solution in context is a suggestion and nothing more (invariant I6): a model may copy its answer.
 What comes out is called transferred only where a verifier passed it, else it is a fresh attempt
@@ -38,7 +39,7 @@ from kvgraft.library.verify.extract import extract
 from kvgraft.library.workspace import Workspace
 from kvgraft.limits import LIBRARY_BUSY_SECONDS, MAX_TRANSFERRED_SOLUTIONS
 from kvgraft.meter import Cost
-from kvgraft.prompt import Prompt, history_ids
+from kvgraft.prompt import Prompt, history_ids, shared_prefix
 
 SINGLE, PAGE = "single", "page"
 _TRANSFERS = "SELECT id, provenance FROM deposits WHERE source = 'transfer' ORDER BY id"
@@ -87,6 +88,15 @@ def worked(tokenizer: Tokenizer, deposit: Deposit) -> tuple[Message, Message]:
     return Message("user", deposit.problem), Message("assistant", solution)
 
 
+def cuts_behind(deposit: Deposit, ids: Sequence[int]) -> tuple[int, ...]:
+    """Where the plan of a prompt that begins with `deposit`'s turns is cut, so that its state is
+    reused to the last token: where that ends, and where it is cut itself; as far as both have the
+    same ids."""
+    ends = (len(deposit.token_ids),) if deposit.artifact is not None else ()
+    same = shared_prefix(deposit.token_ids, ids)
+    return tuple(cut for cut in (*deposit.cuts, *ends) if cut <= same)
+
+
 def context_of(deposit: Deposit) -> tuple[str, ...]:
     """The deposits that were in context when this one was made."""
     return tuple(deposit.provenance.get("context", ()))
@@ -117,11 +127,10 @@ def made_with(library: Library, *ids: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Context:
-    """A prompt with solutions before the problem; `history` of its tokens are theirs alone."""
+    """A prompt with solutions before the problem."""
 
     deposits: tuple[str, ...]
     prompt: Prompt
-    history: int
 
 
 def transferred(
@@ -200,14 +209,15 @@ def _fitting(
     ids = tuple(deposit.id for deposit in deposits)
     try:
         prompt = messages_prompt(tokenizer, [*turns, Message("user", problem.text)])
-        history = len(history_ids(tokenizer, turns))
+        history = min(len(history_ids(tokenizer, turns)), len(prompt.ids))
     except InputError as error:
         reasons.append(f"no_context: {error}")
         return None
     if len(prompt.ids) + room > workspace.engine.context_tokens:
         reasons.append(f"no_context: {', '.join(ids)} and an attempt do not fit the context")
         return None
-    return _Context(ids, prompt, history)
+    cuts = (*cuts_behind(deposits[0], prompt.ids), history)
+    return _Context(ids, replace(prompt, cuts=cuts))
 
 
 class _Trial:
@@ -253,7 +263,6 @@ class _Trial:
             self._workspace,
             context.prompt,
             self._max_new_tokens,
-            points=(context.history,),
             stop=self._stop,
         )
         self._spent += answer.cost

@@ -150,6 +150,38 @@ class BitCases(EngineCases):
         assert not np.array_equal(one[:block], two[:block])
         assert (warm, report.reused_tokens) == (cold, block)
 
+    def test_behind_a_cut_all_is_reused(self, engine: Engine, new_store: StoreFactory) -> None:
+        block = engine.form.block
+        seen = []
+        for cut in telling_lengths(engine, room=block + 1 + STEPS):
+            for more in {1, block + 1}:
+                ids, cuts = prompt(engine, cut + more), (cut // 2, cut)
+                cold, _ = run_digest(engine, None, ids, steps=2, cuts=cuts)
+                store = new_store()
+                run_digest(engine, store, ids[:cut], keep=Keep.BLOCKS, steps=0, cuts=cuts)
+                warm, report = run_digest(engine, store, ids, keep=Keep.NOTHING, steps=2, cuts=cuts)
+                store.close()
+                case = f"{more} behind {cut}"
+                seen += [
+                    ((case, "digest"), warm, cold),
+                    ((case, "reused"), report.reused_tokens, cut),
+                ]
+        expect_equal(seen)
+
+    def test_a_cut_is_part_of_the_request(self, engine: Engine, new_store: StoreFactory) -> None:
+        block = engine.form.block
+        ids, store = prompt(engine, 2 * block + 1), new_store()
+        cut = (block + 1,)
+        plain, _ = run_digest(engine, store, ids)
+        with_cut, first = run_digest(engine, store, ids, cuts=cut)
+        again, second = run_digest(engine, store, ids, cuts=cut)
+        after, third = run_digest(engine, store, ids)
+        # Blocks of one token end at every length anyway; windows may be stored further on only.
+        assert first.reused_tokens <= (block if block > 1 else len(ids))
+        assert second.reused_tokens == len(ids)
+        assert (after, third.reused_tokens) == (plain, len(ids))
+        assert again == with_cut
+
     def test_decoding_on_after_a_restore_equals_never_evicted(
         self, engine: Engine, new_store: StoreFactory
     ) -> None:

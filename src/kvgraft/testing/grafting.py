@@ -84,9 +84,10 @@ def computed(
     keep: Keep = Keep.ALL,
     room: int = STEPS,
     salt: bytes = PUBLIC_SALT,
+    cuts: Sequence[int] = (),
 ) -> Iterator[Computed]:
     """A computed prompt whose context is closed at the end."""
-    result = compute_prompt(engine, store, ids, keep=keep, room=room, salt=salt)
+    result = compute_prompt(engine, store, ids, keep=keep, room=room, salt=salt, cuts=cuts)
     try:
         yield result
     finally:
@@ -100,9 +101,10 @@ def run_digest(
     *,
     keep: Keep = Keep.ALL,
     steps: int = STEPS,
+    cuts: Sequence[int] = (),
 ) -> tuple[str, ReuseReport]:
     """`logits_digest` of a computed prompt, and its report."""
-    with computed(engine, store, ids, keep=keep, room=steps) as result:
+    with computed(engine, store, ids, keep=keep, room=steps, cuts=cuts) as result:
         return logits_digest(result.context, steps), result.report
 
 

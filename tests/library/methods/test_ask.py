@@ -367,6 +367,18 @@ def test_a_checker_proves(methods: Methods, inverse: type[Inverse]) -> None:
     assert said.grade == "proved"
 
 
+def test_substitution_proves(methods: Methods) -> None:
+    """The project's own verifier, as it is."""
+    where = ["({a}**{b} - x) % {c} = 0", "0 <= x", "x < {c}"]
+    checker = Checker("substitute", {"constraints": {"symbols": ["x"], "where": where}})
+    assert learn(methods, instances(), POWERS[0], checker=checker).state == "learned"
+    said = ask(methods, instances()[0].text)
+    assert isinstance(said, MethodAnswer)
+    assert (said.answer, said.grade) == (instances()[0].answer, "proved")
+    for wrong in (98, int(instances()[0].answer) + 1):
+        assert reason(ask(methods, instances()[0].text, run=returning(wrong))) == "refuted"
+
+
 def test_a_checker_that_cannot_refute(
     methods: Methods, inverse: type[Inverse], monkeypatch: pytest.MonkeyPatch
 ) -> None:
