@@ -9,8 +9,9 @@ import pytest
 
 from kvgraft.errors import UsageError
 from kvgraft.library.verify.base import Case, Verdict, make_verifier
-from kvgraft.library.verify.derivation import Derivations, only_says_a_constant
+from kvgraft.library.verify.derivation import Derivations
 from kvgraft.library.verify.program import ProgramVerifier
+from kvgraft.library.verify.program_constant import only_says_a_constant
 from kvgraft.sandbox.run import Limits, Ran, run_program
 
 QUICK = Limits(seconds=1.0, cpu_seconds=1.0, output_bytes=65_536)
@@ -106,6 +107,15 @@ def test_other_names_and_comments_make_no_other_program() -> None:
     assert program_verdict(one, third).passed
 
 
+def test_an_import_alias_and_a_pass_make_no_other_program() -> None:
+    one = program("import math\nprint(math.comb(5, 2))")
+    other = program("import math as m\npass\nprint(m.comb(5, 2))")
+    third = program("import math as m\nprint(m.comb(5, 3))")
+    assert not program_verdict(one, other).passed
+    assert program_verdict(one, third).passed
+    assert program_verdict(other, third).passed
+
+
 def test_a_deep_program_is_judged() -> None:
     deep = program("print(" + " + ".join(["1"] * 500) + ")")
     assert program_verdict(deep, "Answer: 500").passed
@@ -156,6 +166,31 @@ def test_each_program_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("if 7 % 2:\n    print('odd')\nelse:\n    print('even')", False),
         ("def f(n):\n    return n * 10\nprint(f(7))", False),
         ("print(f'{7 * 10}')", False),
+        ("f = lambda: 70\nprint(f())", True),
+        ("print((lambda: 70)())", True),
+        ("f = lambda n: n * 10\nprint(f(7))", False),
+        ("class A:\n    def f(self):\n        return 70\nprint(A().f())", True),
+        ("class A:\n    def f(self, n):\n        return n * 10\nprint(A().f(7))", False),
+        ("x = 3 * 4\nx = 70\nprint(x)", True),
+        ("x = 70\nx = x * 2\nprint(x)", False),
+        ("x = 70\nx += 1\nprint(x)", False),
+        ("x = 70\nfor x in range(9): pass\nprint(x)", False),
+        ("x = 70\nif 2 * 2 > 3:\n    x = 2 ** 5\nprint(x)", False),
+        ("y = 2 * 3\nx: int = 70\nprint('It is', x)", True),
+        ("def f(n):\n    n = n * 2\n    return 70\nprint(f(3))", True),
+        ("def f(n):\n    if n > 2 * 2:\n        return 70\n    return n\nprint(f(3))", False),
+        ("def f(n):\n    return 70\nx = f(2 * 3)\nprint(x)", True),
+        ("def main():\n    y = 2 * 3\n    print(70)\nmain()", True),
+        ("def main():\n    y = 2 * 3\n    print(y)\nmain()", False),
+        ("y = 2 * 3\nif __name__ == '__main__':\n    print(70)", True),
+        ("y = 2 * 3\nif y > 5:\n    print(70)\nelse:\n    print(71)", False),
+        ("def f():\n    return f()\ny = 2 * 3\nprint(f())", False),
+        ("x = y\ny = x\nz = 2 * 3\nprint(x)", False),
+        ("def f():\n    yield 70\nprint(sum(f()))", False),
+        ("x, y = 70, 2 * 3\nprint(x)", False),  # not looked into
+        ("print(int(str(70)))", True),
+        ("def int(n):\n    return n * 10\nprint(int(7))", False),
+        ("print()", True),
     ],
 )
 def test_programs_that_only_say_their_output(source: str, constant: bool) -> None:

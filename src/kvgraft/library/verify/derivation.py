@@ -16,20 +16,12 @@ from dataclasses import dataclass
 from kvgraft import limits as caps
 from kvgraft.library.verify.canonical import canonical_answer
 from kvgraft.library.verify.extract import extract
+from kvgraft.library.verify.program_constant import only_says_a_constant
 from kvgraft.library.verify.program_text import program_in
 from kvgraft.sandbox.run import Limits, Ran, run_program
 
 TEXT, PROGRAM = "text", "program"
 _KEPT_RUNS = 256
-# Calls that only say what is known already, by name or as a method; and what computes nothing
-# itself besides calls and operations.
-_SAYING = {"print", "str", "int", "float", "repr", "round", "format", "Fraction", "Decimal"}
-_SAYING_METHODS = {"format", "join", "strip", "write", "flush"}
-_COMPUTING = (
-    *(ast.AugAssign, ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp),
-    *(ast.GeneratorExp,),
-)
-_LITERAL = (ast.Constant, ast.UnaryOp, ast.USub, ast.UAdd, ast.JoinedStr, ast.FormattedValue)
 
 
 @dataclass(frozen=True)
@@ -123,8 +115,8 @@ def _printed(ran: Ran) -> str | None:
 
 
 def normalised(tree: ast.Module) -> str | None:
-    """A program without comments, layout, docstrings and the names that it gives: for telling
-    whether two are one. None for one nested too deeply."""
+    """A program without comments, layout, docstrings, `pass` and the names that it gives: for
+    telling whether two are one. None for one nested too deeply."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -133,15 +125,26 @@ def normalised(tree: ast.Module) -> str | None:
             names.setdefault(node.arg, f"_{len(names)}")
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.setdefault(node.name, f"_{len(names)}")
+        elif isinstance(node, ast.alias) and (bound := _bound(node)):
+            names.setdefault(bound, f"_{len(names)}")
     try:
         return ast.dump(_Renamed(names).visit(copy.deepcopy(tree)))
     except RecursionError:
         return None
 
 
+def _bound(alias: ast.alias) -> str | None:
+    """The name that an import gives, unless it is a package's whose module is imported."""
+    return alias.asname or (None if "." in alias.name else alias.name)
+
+
 class _Renamed(ast.NodeTransformer):
     def __init__(self, names: dict[str, str]) -> None:
         self._names = names
+
+    def visit_alias(self, node: ast.alias) -> ast.alias:
+        bound = _bound(node)
+        return ast.alias(node.name, None if bound is None else self._names[bound])
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
         for field in ("id", "arg", "name"):
@@ -150,61 +153,18 @@ class _Renamed(ast.NodeTransformer):
                 setattr(node, field, self._names[name])
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            node.body = [one for one in body if not _is_text(one)]  # type: ignore[attr-defined]
+            said = [one for one in body if not _says_nothing(one)]
+            node.body = said  # type: ignore[attr-defined]
         return super().generic_visit(node)
 
 
-def _is_text(node: ast.AST) -> bool:
-    """A statement that is a text alone: a docstring, or a comment written as one."""
-    return (
+def _says_nothing(node: ast.AST) -> bool:
+    """A statement that is `pass`, or a text alone: a docstring, or a comment written as one."""
+    return isinstance(node, ast.Pass) or (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
-
-
-def only_says_a_constant(tree: ast.Module) -> bool:
-    """Whether a program names its output instead of computing it: its last statement prints
-    constants, or nowhere in it is there an operation on values, a loop, or a call of anything but
-    its own functions and those that print and convert."""
-    if tree.body and _prints_constants(tree.body[-1]):
-        return True
-    own = {
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    }
-    return not any(_computes(node, own) for node in ast.walk(tree))
-
-
-def _prints_constants(statement: ast.stmt) -> bool:
-    return (
-        isinstance(statement, ast.Expr)
-        and isinstance(statement.value, ast.Call)
-        and isinstance(statement.value.func, ast.Name)
-        and statement.value.func.id == "print"
-        and bool(statement.value.args)
-        and all(
-            isinstance(node, _LITERAL)
-            for argument in statement.value.args
-            for node in ast.walk(argument)
-        )
-    )
-
-
-def _computes(node: ast.AST, own: set[str]) -> bool:
-    if isinstance(node, ast.BinOp):  # putting a text together is no computing
-        sides = (node.left, node.right)
-        return not any(
-            isinstance(side, ast.JoinedStr)
-            or (isinstance(side, ast.Constant) and isinstance(side.value, str))
-            for side in sides
-        )
-    if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Name):
-            return node.func.id not in _SAYING and node.func.id not in own
-        return not (isinstance(node.func, ast.Attribute) and node.func.attr in _SAYING_METHODS)
-    return isinstance(node, _COMPUTING)
 
 
 def _parsed(source: str) -> ast.Module | None:

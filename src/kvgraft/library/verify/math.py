@@ -41,7 +41,7 @@ class MathVerifier:
             )
         packages = ("math-verify", "latex2sympy2_extended", "sympy")
         self._version = "+".join(
-            ["1", *(f"{package}-{_version_of(package)}" for package in packages)]
+            ["2", *(f"{package}-{_version_of(package)}" for package in packages)]
         )
         self._worker = Worker(
             "kvgraft.library.verify.math_compare:load", seconds=seconds, memory_bytes=memory_bytes

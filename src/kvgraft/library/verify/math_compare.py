@@ -21,6 +21,7 @@ from kvgraft.library.verify.number import (
     Number,
     is_evaluated,
     is_integer,
+    is_time,
     parse_number,
     same_number,
 )
@@ -67,7 +68,7 @@ def load() -> Any:
 def compare(gold: str, given: str) -> dict[str, Any]:
     """Whether `given` says what `gold` says: {"equal": bool, "how": str}.
 
-    `how` is what decided: "units", "unevaluated", "number", "text", "word", "symbolic"
+    `how` is what decided: "units", "unevaluated", "number", "text", "time", "word", "symbolic"
     (math_verify), or "refuted: ..." where math_verify said yes and a check here no.
     """
     one, other = normalise(gold), normalise(given)
@@ -82,6 +83,8 @@ def compare(gold: str, given: str) -> dict[str, Any]:
         return {"equal": same_number(number, other_number), "how": "number"}
     if one.text == other.text:
         return {"equal": True, "how": "text"}
+    if is_time(one.text) or is_time(other.text):  # to math_verify a colon divides
+        return {"equal": False, "how": "time"}
     if _WORDS.fullmatch(one.text) and _WORDS.fullmatch(other.text):
         # To math_verify a word is a product of letters, and `seat` is `east`.
         return {"equal": one.text.lower() == other.text.lower(), "how": "word"}

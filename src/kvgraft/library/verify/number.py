@@ -37,6 +37,7 @@ _POWER = re.compile(
     rf"({_PLAIN})\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*([-+]?[0-9]{{1,5}})\s*\}}|([-+]?[0-9]{{1,5}}))"
 )
 _SLASH = re.compile(rf"({_PLAIN})\s*[/:]\s*({_UNSIGNED})")
+_TIME = re.compile(r"\s*[0-9]{1,2}\s*:\s*[0-5][0-9]\s*")
 _FRACTION = re.compile(rf"([-+]?)\s*\\frac\s*{_BRACED}\s*{_BRACED}")
 _MIXED = re.compile(rf"([-+]?)([0-9]+)\s*(\\frac\s*{_BRACED}\s*{_BRACED}|(?<=\s)[0-9]+/[0-9]+)")
 _MILLIONS = re.compile(
@@ -56,6 +57,11 @@ def is_evaluated(text: str) -> bool:
     return any(form.fullmatch(text.strip()) for form in (_DECIMAL, _POWER, _MILLIONS))
 
 
+def is_time(text: str) -> bool:
+    """Whether the text may be a time of day. As ratios, 12:30 and 2:05 would be one number."""
+    return _TIME.fullmatch(text) is not None
+
+
 def parse_number(text: str) -> Number | None:
     """The number that all of `text` is, or None. Raises nothing."""
     text = text.strip()
@@ -65,7 +71,7 @@ def parse_number(text: str) -> Number | None:
         base = _decimal(match[1])
         exponent = int(match[2] or match[3])
         return None if base is None else _scaled(base, exponent)
-    if match := _SLASH.fullmatch(text):
+    if (match := _SLASH.fullmatch(text)) and not is_time(text):
         return _ratio(match[1], match[2])
     if match := _FRACTION.fullmatch(text):
         return _signed(match[1], _ratio(match[2] or match[3], match[4] or match[5]))

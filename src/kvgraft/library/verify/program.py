@@ -38,7 +38,7 @@ class ProgramVerifier:
         self._derivations = derivations or Derivations()
         self.spec = f"program:{agreeing}"
         # Another Python may print something else.
-        self.version = f"3+python-{sys.version_info[0]}.{sys.version_info[1]}+{agreeing}"
+        self.version = f"4+python-{sys.version_info[0]}.{sys.version_info[1]}+{agreeing}"
 
     def verify(self, case: Case, trace: str) -> Verdict:
         """The verdict on `trace`; its answer is what the program printed, or what the text says.

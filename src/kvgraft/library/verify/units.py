@@ -104,7 +104,7 @@ def _without_words(text: str) -> tuple[str, str | None]:
         before[-1].isdigit() or before[-1] in "})" or (marked and words[:1] == " ")
     ):
         return text, None
-    names = [word.rstrip(".").lower() for word in re.split(r"[\s/]+", words) if word]
+    names = [_spelled(word.rstrip(".")) for word in re.split(r"[\s/]+", words) if word]
     kept = names.pop(0) if names[:1] and names[0] in _MULTIPLIERS else ""
     if not names or any(map(_MEANINGFUL.fullmatch, names)):
         return text, None
@@ -113,6 +113,14 @@ def _without_words(text: str) -> tuple[str, str | None]:
     if any(character.isdigit() for character in words):
         return text, None
     return f"{before} {kept}".rstrip(), _name(names, power)
+
+
+def _spelled(word: str) -> str:
+    """A word in lower case, but for the abbreviations that mean something else in upper case: M is
+    mega or million and not a metre, Mg is no mg."""
+    lower = word.lower()
+    short = len(word) == 1 or (len(word) == 2 and lower[0] == "m")
+    return word if short and word[0] != lower[0] and word != "L" else lower
 
 
 def _reads_as_unit(name: str, words: str) -> bool:
@@ -128,4 +136,6 @@ def _name(names: list[str], power: str) -> str | None:
         power = "3" if names[0] == "cubic" else "2"
         names = names[1:]
     unit = _UNIT_OF.get(names[0]) if len(names) == 1 else None
+    if unit is None and len(names) == 1 and names[0].lower() in _UNIT_OF:
+        unit = names[0]  # another unit than the one in lower case, whatever it is
     return f"{unit}^{power}" if unit and power else unit
