@@ -162,10 +162,12 @@ class Memory:
         effort: Effort | None = None,
         on_step: Callable[[Problem, int, int], None] = lambda problem, step, running: None,
         on_rung: Callable[[Problem, int, Rung], None] = lambda problem, number, rung: None,
+        expires_at: str | None = None,
     ) -> Iterator[Outcome]:
         """Try problems as hard as `effort` says, verify, deposit the first pass of each. Resumable.
 
-        Larger models are opened as this one was: same engine, dtype, device and threads.
+        Larger models are opened as this one was: same engine, dtype, device and threads. New
+        deposits hold until `expires_at` (a date or time, ISO 8601), if that is given.
 
         Raises:
             VerifierError: the verifier cannot judge these problems.
@@ -183,6 +185,7 @@ class Memory:
                 on_step,
                 on_rung=on_rung,
                 open_larger=self._open_larger,
+                expires_at=expires_at,
             )
 
     def solve(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvgraft.cli import docs
+from library.scripted import Judge
 
 TOY = ("--model", "toy:4", "--max-tokens", 20)
 
@@ -128,6 +129,7 @@ def test_transfer_and_keep(run, deposits) -> None:
     [
         ("--keep",),
         ("--expected", "4"),
+        ("--checks", "checks.json"),
         ("--attempts", "2"),
         ("--solutions", "2"),
         ("--transfer", "single", "--attempts", "2"),
@@ -181,6 +183,31 @@ def test_a_verifier_judges_a_fresh_attempt(run, solved) -> None:
     assert (document["how"], document["grade"]) == ("fresh", "none")
     if document["finished"]:
         assert document["provenance"]["verifier"] == "exact"
+
+
+def test_checks_come_from_a_file(run, tmp_path, monkeypatch) -> None:
+    seen: list[object] = []
+
+    class Seeing(Judge):
+        def verify(self, case, trace):
+            seen.append(case.checks)
+            return super().verify(case, trace)
+
+    monkeypatch.setattr("kvgraft.library.verify.base.make_verifier", lambda spec: Seeing())
+    file = tmp_path / "checks.json"
+    words = ("ask", "Any?", "--model", "toy:4", "--max-tokens", 200, "--verifier", "judge")
+    for text, checks in (('{"tests": [{"args": [1]}]}', {"tests": [{"args": [1]}]}), ("{}", {})):
+        seen.clear()
+        file.write_text(text, encoding="utf-8")
+        done = run(*words, "--checks", file, "--expected", "4", "--json")
+        assert done.status == 0, done.stderr
+        assert seen == ([checks] if done.document["finished"] else [])
+    for text in ("[1]", "{", '{"tests": 1e999}', "\xff"):
+        file.write_text(text, encoding="latin-1")
+        done = run(*words, "--checks", file)
+        assert done.status == 3
+        assert str(file) in done.stderr
+    assert run(*words, "--checks", tmp_path / "absent.json").status == 3
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "swap"])

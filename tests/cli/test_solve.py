@@ -69,6 +69,16 @@ def test_the_document(run, solving) -> None:
         assert bool(row["detail"]) == (row["replays"] is False)
 
 
+def test_deposits_hold_until_they_expire(run, solving, problems) -> None:
+    assert run(*solving, "--expires", "2000-01-01T00:00Z").status == 0
+    rows = run("library", "ls", "--status", "expired", "--json").document["deposits"]
+    assert rows
+    assert {row["expires_at"] for row in rows} == {"2000-01-01T00:00:00.000000+00:00"}
+    seen = run(*solving, "--expires", "soon")
+    assert seen.status == 3
+    assert "no date or time" in seen.stderr
+
+
 def test_joules_are_estimated_where_watts_are_stated(run, solving, no_meter) -> None:
     seen = run(*solving, "--watts", 65, "--json")
     rows, totals = seen.document["outcomes"], seen.document["totals"]

@@ -12,6 +12,7 @@ import typer
 
 from kvgraft.cli import options
 from kvgraft.cli.edge import Stopped
+from kvgraft.cli.option_groups import MemoryOptions, grouped
 from kvgraft.cli.output import (
     duration,
     printable,
@@ -22,7 +23,7 @@ from kvgraft.cli.output import (
     write_line,
 )
 from kvgraft.cli.progress import Watch
-from kvgraft.cli.session import EngineOptions, opened
+from kvgraft.cli.session import opened
 from kvgraft.errors import BelowMinimum, InputError, LimitExceeded, UsageError
 from kvgraft.limits import MAX_PROMPT_BYTES, MAX_TRANSFERRED_SOLUTIONS
 
@@ -81,6 +82,16 @@ Expected = Annotated[
         show_default=False,
     ),
 ]
+Checks = Annotated[
+    Path | None,
+    typer.Option(
+        "--checks",
+        metavar="FILE.json",
+        help="What the verifier checks by (tests, constraints, a schema), as one JSON object, like "
+        "`checks` in a file of problems.",
+        show_default=False,
+    ),
+]
 Least = Annotated[
     Minimum,
     typer.Option(
@@ -114,6 +125,7 @@ Keep = Annotated[
 ]
 
 
+@grouped
 def ask_command(
     model: options.Model,
     text: ProblemText = None,
@@ -122,20 +134,14 @@ def ask_command(
     max_tokens: options.MaxTokens = 256,
     verifier: VerifierOption = None,
     expected: Expected = None,
+    checks: Checks = None,
     minimum: Least = Minimum.any,
     transfer: TransferOption = None,
     solutions: Solutions = 3,
     attempts: options.Attempts = 1,
     keep: Keep = False,
-    store: options.Store = None,
-    tenant: options.Tenant = "public",
-    engine: options.EngineOption = options.Engine.transformers,
-    load: options.LoadOption = options.Load.measured,
-    dtype: options.DtypeOption = options.Dtype.bfloat16,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    paranoid: options.Paranoid = False,
-    watts: options.Watts = None,
+    *,
+    memory_options: MemoryOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Answer a problem from its deposit, or afresh.
@@ -149,19 +155,18 @@ def ask_command(
     from kvgraft.library.transfer import Transfer
     from kvgraft.library.verify.base import make_verifier
 
-    problem = given_problem(text, file, system, expected)
-    check_options(verifier, expected, keep)
+    check_options(verifier, expected, checks, keep)
+    problem = given_problem(text, file, system, expected, checks)
     if transfer is None and (attempts, solutions) != (1, 3):
         raise UsageError("--attempts and --solutions are for --transfer")
     if attempts > 1 and verifier is None:
         raise UsageError("--attempts is for a verifier, which says when to stop")
     context = Transfer(transfer.value, solutions, attempts) if transfer else None
     judge = None if verifier is None else make_verifier(verifier)
-    chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     try:
         with (
             Watch(f"opening {model}") as watch,
-            opened(model, store, tenant, chosen, watch, load.value, watts) as memory,
+            opened(model, memory_options, watch) as memory,
         ):
             watch.restart("answering")
             answer = memory.ask(
@@ -185,34 +190,41 @@ def ask_command(
         show_answer(answer)
 
 
-def check_options(verifier: str | None, expected: str | None, keep: bool) -> None:
+def check_options(
+    verifier: str | None, expected: str | None, checks: Path | None, keep: bool
+) -> None:
     """Refuse options that are for a verifier where there is none.
 
     Raises:
-        UsageError: `expected` or `keep`, and no verifier.
+        UsageError: `expected`, `checks` or `keep`, and no verifier.
     """
-    if verifier is None and (expected is not None or keep):
-        name = "--keep" if expected is None else "--expected"
+    given = {"--expected": expected is not None, "--checks": checks is not None, "--keep": keep}
+    for name in (name for name, there in given.items() if there and verifier is None):
         raise UsageError(f"{name} is for a verifier", hint="add --verifier, such as math")
 
 
 def given_problem(
-    text: str | None, file: Path | None, system: str | None, key: str | None
+    text: str | None,
+    file: Path | None,
+    system: str | None,
+    key: str | None,
+    checks: Path | None = None,
 ) -> Problem:
     """The problem that the command line gives, in its words or in a file.
 
     Raises:
         UsageError: neither or both.
-        InputError, LimitExceeded: the file is unusable.
+        InputError, LimitExceeded: a file is unusable.
     """
-    from kvgraft.library.problem import Problem
+    from kvgraft.library.problem import Problem, read_checks
 
     if (text is None) == (file is None):
         raise UsageError(
             "give the problem either as TEXT or with --file", hint="see 'kvgraft ask --help'"
         )
     given = text if text is not None else _read(file or Path("-"))
-    return Problem("", given, expected=key, system=system)
+    checked_by = {} if checks is None else read_checks(checks)
+    return Problem("", given, expected=key, system=system, checks=checked_by)
 
 
 def _read(file: Path) -> str:

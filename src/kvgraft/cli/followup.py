@@ -10,9 +10,10 @@ import typer
 from kvgraft.cli import ask, options
 from kvgraft.cli.edge import Stopped
 from kvgraft.cli.library import DepositId
+from kvgraft.cli.option_groups import MemoryOptions, grouped
 from kvgraft.cli.output import duration, write_document, write_facts, write_line
 from kvgraft.cli.progress import Watch
-from kvgraft.cli.session import EngineOptions, opened
+from kvgraft.cli.session import opened
 from kvgraft.errors import BelowMinimum, CheckFailed
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ Compare = Annotated[
 ]
 
 
+@grouped
 def follow_up_command(
     id: DepositId,
     model: options.Model,
@@ -41,18 +43,12 @@ def follow_up_command(
     max_tokens: options.MaxTokens = 256,
     verifier: ask.VerifierOption = None,
     expected: ask.Expected = None,
+    checks: ask.Checks = None,
     minimum: ask.Least = ask.Minimum.any,
     keep: ask.Keep = False,
     compare: Compare = False,
-    store: options.Store = None,
-    tenant: options.Tenant = "public",
-    engine: options.EngineOption = options.Engine.transformers,
-    load: options.LoadOption = options.Load.measured,
-    dtype: options.DtypeOption = options.Dtype.bfloat16,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    paranoid: options.Paranoid = False,
-    watts: options.Watts = None,
+    *,
+    memory_options: MemoryOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Ask a question behind a deposit.
@@ -64,14 +60,13 @@ def follow_up_command(
     """
     from kvgraft.library.verify.base import make_verifier
 
-    question = ask.given_problem(text, file, None, expected)
-    ask.check_options(verifier, expected, keep)
+    ask.check_options(verifier, expected, checks, keep)
+    question = ask.given_problem(text, file, None, expected, checks)
     judge = None if verifier is None else make_verifier(verifier)
-    chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     try:
         with (
             Watch(f"opening {model}") as watch,
-            opened(model, store, tenant, chosen, watch, load.value, watts) as memory,
+            opened(model, memory_options, watch) as memory,
         ):
             watch.restart("answering")
             done = memory.follow_up(

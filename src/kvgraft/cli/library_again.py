@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,9 +13,10 @@ import typer
 from kvgraft.cli import options
 from kvgraft.cli.edge import Stopped
 from kvgraft.cli.library import OneId, check_own
+from kvgraft.cli.option_groups import EngineOptions, MemoryOptions, grouped
 from kvgraft.cli.output import counted, one_line, write_document, write_line
 from kvgraft.cli.progress import Watch
-from kvgraft.cli.session import EngineOptions, existing_library, opened
+from kvgraft.cli.session import existing_library, opened
 from kvgraft.errors import CheckFailed, KvgraftError, UsageError
 
 if TYPE_CHECKING:
@@ -131,17 +131,15 @@ def _reverified(seen: Sequence[Reverified]) -> dict[str, Any]:
 # --- rebuild ------------------------------------------------------------------------------------
 
 
+@grouped
 def rebuild_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=options.MODEL_HELP)],
     every: Annotated[bool, typer.Option("--all", help="All active deposits.")] = False,
     id: OneId = None,
     store: options.Store = None,
     tenant: options.Tenant = "public",
-    engine: options.EngineOption = options.Engine.transformers,
-    dtype: options.DtypeOption = options.Dtype.bfloat16,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    paranoid: options.Paranoid = False,
+    *,
+    chosen: EngineOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Make the states of deposits again, for another engine or model.
@@ -153,7 +151,7 @@ def rebuild_command(
     """
     if every == (id is not None):
         raise UsageError("give one of --all and --id")
-    chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
+    memory_options = MemoryOptions(store, tenant, options.Load.always, chosen)
     seen: list[Rebuilt] = []
     with existing_library(store, read_only=True) as library:
         if id is not None:
@@ -163,7 +161,7 @@ def rebuild_command(
         _stoppable(lambda: _rebuilt(seen), "the same command goes on with the rest"),
         Watch(f"opening {model}") as watch,
     ):
-        for one in _rebuilding(model, id, store, tenant, chosen, watch):
+        for one in _rebuilding(model, id, memory_options, watch):
             seen.append(one)
             watch.steps("deposits", len(seen), total)
             if not as_json and one.outcome != "known":
@@ -183,20 +181,15 @@ def rebuild_command(
 def _rebuilding(
     model: str,
     id: str | None,
-    store: Path | None,
-    tenant: str,
-    chosen: EngineOptions,
+    memory_options: MemoryOptions,
     watch: Watch,
 ) -> Iterator[Rebuilt]:
     from kvgraft.library.rebuild import rebuild
     from kvgraft.library.reverify import Verifiers
 
-    with (
-        opened(model, store, tenant, chosen, watch, "always") as memory,
-        Verifiers() as verifiers,
-    ):
+    with opened(model, memory_options, watch) as memory, Verifiers() as verifiers:
         watch.restart("making states again")
-        ids = memory.library.active_ids(tenant) if id is None else iter([id])
+        ids = memory.library.active_ids(memory_options.tenant) if id is None else iter([id])
         yield from rebuild(memory.workspace, ids, verifiers)
 
 

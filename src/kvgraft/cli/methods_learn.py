@@ -10,9 +10,10 @@ import typer
 
 from kvgraft.cli import options
 from kvgraft.cli.methods import library_in
+from kvgraft.cli.option_groups import MemoryOptions, grouped
 from kvgraft.cli.output import counted, duration, one_line, write_document, write_line, write_table
 from kvgraft.cli.progress import Watch
-from kvgraft.cli.session import EngineOptions, opened, store_folder
+from kvgraft.cli.session import opened, store_folder
 from kvgraft.errors import InputError, RecordNotFound
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ OptionalModel = Annotated[
 ]
 
 
+@grouped
 def learn_command(
     deposits: Deposits = None,
     problems: Problems = None,
@@ -56,14 +58,8 @@ def learn_command(
     attempts: options.Attempts = 8,
     max_tokens: options.MaxTokens = 200,
     seed: options.Seed = 0,
-    store: options.Store = None,
-    tenant: options.Tenant = "public",
-    engine: options.EngineOption = options.Engine.transformers,
-    load: options.LoadOption = options.Load.measured,
-    dtype: options.DtypeOption = options.Dtype.bfloat16,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    paranoid: options.Paranoid = False,
+    *,
+    memory_options: MemoryOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Learn methods from solved problems.
@@ -79,12 +75,11 @@ def learn_command(
     from kvgraft.library.methods.records import METHODS_NAME, Methods
     from kvgraft.library.methods.writing import WritingEffort
 
-    folder = store_folder(store)
+    folder, tenant = store_folder(memory_options.store), memory_options.tenant
     given = _solved_in(problems) if problems is not None else ()
     effort = WritingEffort(
         attempts=attempts, max_new_tokens=max_tokens, sampling=Sampling(seed=seed)
     )
-    chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     with library_in(folder) as library:
         found = (*_deposited(library, tenant, deposits, problems is None), *given)
         if not found:
@@ -95,7 +90,7 @@ def learn_command(
                 outcomes = learner.learn(found)
             else:
                 watch.restart(f"opening {model}")
-                with opened(model, store, tenant, chosen, watch, load.value) as memory:
+                with opened(model, memory_options, watch) as memory:
                     watch.restart("learning")
                     space = memory.workspace
                     writer = LocalModel(space.engine, space.chunks, space.salt, space.load)

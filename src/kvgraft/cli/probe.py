@@ -12,9 +12,10 @@ import typer
 
 from kvgraft.cli import options
 from kvgraft.cli.edge import Stopped
+from kvgraft.cli.option_groups import EngineOptions, grouped
 from kvgraft.cli.output import write_document, write_facts, write_line, write_table
 from kvgraft.cli.progress import Watch
-from kvgraft.cli.session import EngineOptions, fetch_demo
+from kvgraft.cli.session import fetch_demo
 from kvgraft.errors import CheckFailed, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _MOVED, _PLACE = "relocated against computed there", "computed there against computed here"
 
 
+@grouped
 def probe_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=options.MODEL_HELP)],
     offsets: Annotated[
@@ -49,11 +51,8 @@ def probe_command(
             "--output", "-o", metavar="FILE.svg", help="Write a plot too.", show_default=False
         ),
     ] = None,
-    engine: options.EngineOption = options.Engine.transformers,
-    dtype: options.DtypeOption = options.Dtype.bfloat16,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    paranoid: options.Paranoid = False,
+    *,
+    chosen: EngineOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure what a state costs at another place than its own.
@@ -66,9 +65,8 @@ def probe_command(
     places = parse_offsets(offsets)
     if plot is not None and not plot.parent.is_dir():
         raise InputError("there is no such folder to write the plot to", where=str(plot.parent))
-    chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     with Watch(f"probing {model}") as watch:
-        fetch_demo(model, chosen.engine, watch)
+        fetch_demo(model, chosen.engine.value, watch)
         found = _measure(model, places, samples, tokens, seed, chosen, watch)
     if plot is not None:
         write_plot(found, plot)
@@ -99,16 +97,7 @@ def _measure(
 
     # Whatever an engine's packages print while they load is not this command's output.
     with contextlib.redirect_stdout(sys.stderr):
-        opened = open_engine(
-            model,
-            engine=chosen.engine,
-            dtype=chosen.dtype,
-            device=chosen.device,
-            threads=chosen.threads,
-            paranoid=chosen.paranoid,
-            progress=watch.progress,
-            say=watch.say,
-        )
+        opened = open_engine(model, **chosen.as_dict(), progress=watch.progress, say=watch.say)
         try:
             return probe(
                 opened, offsets, samples, seed=seed, block_tokens=tokens, progress=watch.progress

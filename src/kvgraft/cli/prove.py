@@ -8,9 +8,10 @@ import typer
 
 from kvgraft.cli import options
 from kvgraft.cli.edge import Stopped
+from kvgraft.cli.option_groups import EngineOptions, grouped
 from kvgraft.cli.output import write_document, write_facts, write_line, write_table
 from kvgraft.cli.progress import Watch
-from kvgraft.cli.session import EngineOptions, fetch_demo
+from kvgraft.cli.session import fetch_demo
 from kvgraft.errors import CheckFailed
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _MOST_FAILURES = 10  # the first ones say what is wrong; JSON has all
 
 
+@grouped
 def prove_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=options.MODEL_HELP)],
     samples: Annotated[
@@ -27,11 +29,8 @@ def prove_command(
     seed: Annotated[
         int, typer.Option("--seed", min=0, metavar="N", help="Chooses the prompts.")
     ] = 0,
-    engine: options.EngineOption = options.Engine.transformers,
-    dtype: options.DtypeOption = options.Dtype.bfloat16,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    paranoid: options.Paranoid = False,
+    *,
+    chosen: EngineOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Prove that grafted states give the same logits, bit for bit.
@@ -42,9 +41,8 @@ def prove_command(
     """
     from kvgraft.evidence.prove import prove
 
-    chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
     with Watch(f"proving {model}") as watch:
-        fetch_demo(model, chosen.engine, watch)
+        fetch_demo(model, chosen.engine.value, watch)
         proof = prove(
             model, samples=samples, seed=seed, options=chosen.as_dict(), progress=watch.progress
         )

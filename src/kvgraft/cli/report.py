@@ -15,10 +15,11 @@ import typer
 from kvgraft.cli import options
 from kvgraft.cli.doctor import machine_checks
 from kvgraft.cli.edge import Stopped
+from kvgraft.cli.option_groups import EngineOptions, grouped
 from kvgraft.cli.output import printable, write_document, write_facts, write_line
 from kvgraft.cli.probe import parse_offsets
 from kvgraft.cli.progress import Watch
-from kvgraft.cli.session import EngineOptions, fetch_demo
+from kvgraft.cli.session import fetch_demo
 from kvgraft.errors import CheckFailed, InputError, UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ _Offsets = Annotated[
 ]
 
 
+@grouped
 def report_command(
     model: Annotated[
         str | None,
@@ -74,11 +76,8 @@ def report_command(
     seed: Annotated[
         int, typer.Option("--seed", min=0, metavar="N", help="Chooses the prompts.")
     ] = 0,
-    engine: options.EngineOption = options.Engine.transformers,
-    dtype: options.DtypeOption = options.Dtype.bfloat16,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    paranoid: options.Paranoid = False,
+    *,
+    chosen: EngineOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Prove, measure and probe a model, and put it all on one page.
@@ -96,7 +95,6 @@ def report_command(
     else:
         from kvgraft.evidence.report import Wanted
 
-        chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
         wanted = Wanted(
             model=model,
             samples=samples,
@@ -133,7 +131,7 @@ def _collected(wanted: Wanted, chosen: EngineOptions) -> tuple[dict[str, Any], s
     from kvgraft.evidence.report_page import page
 
     with Watch(f"reporting on {wanted.model}") as watch:
-        fetch_demo(wanted.model, chosen.engine, watch)
+        fetch_demo(wanted.model, chosen.engine.value, watch)
         # Whatever an engine's packages print while they load is not this command's output.
         with contextlib.redirect_stdout(sys.stderr):
             data = collect(
@@ -210,8 +208,8 @@ def command_line(wanted: Wanted, chosen: EngineOptions) -> str:
             words += [name, ",".join(map(str, numbers))]
     if not wanted.probe:
         words.append("--no-probe")
-    usual = EngineOptions(options.Dtype.bfloat16.value, "cpu", None, False)
-    for name in ("engine", "dtype", "device", "threads"):
-        if (value := getattr(chosen, name)) != getattr(usual, name):
+    usual = EngineOptions().as_dict()
+    for name, value in chosen.as_dict().items():
+        if name != "paranoid" and value != usual[name]:
             words += [f"--{name}", str(value)]
     return shlex.join(words)

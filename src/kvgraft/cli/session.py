@@ -6,10 +6,10 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kvgraft.cli.option_groups import MemoryOptions
 from kvgraft.cli.progress import Watch
 from kvgraft.errors import StoreError, StoreReadOnly
 
@@ -21,47 +21,26 @@ if TYPE_CHECKING:
 NAME_ANOTHER = "name another folder with --store or KVGRAFT_STORE"
 
 
-@dataclass(frozen=True)
-class EngineOptions:
-    """How a model is computed; every one of them may change bits."""
-
-    dtype: str
-    device: str
-    threads: int | None
-    paranoid: bool
-    engine: str = "transformers"
-
-    def as_dict(self) -> dict[str, str | int | bool | None]:
-        return asdict(self)
-
-
 @contextmanager
-def opened(
-    model: str,
-    store: Path | None,
-    tenant: str,
-    engine: EngineOptions,
-    watch: Watch,
-    load: str = "measured",
-    watts: float | None = None,
-) -> Iterator[Memory]:
+def opened(model: str, options: MemoryOptions, watch: Watch) -> Iterator[Memory]:
     """The model with its memory, closed afterwards."""
     from kvgraft.api import open_memory
 
-    folder = store_folder(store)
+    folder = store_folder(options.store)
+    computed = options.computed
     # Whatever an engine's packages print while they load is not this command's output.
     with contextlib.redirect_stdout(sys.stderr):
         memory = open_memory(
             model,
             store=folder,
-            tenant=tenant,
-            engine=engine.engine,
-            dtype=engine.dtype,
-            device=engine.device,
-            threads=engine.threads,
-            paranoid=engine.paranoid,
-            load=load,
-            watts=watts,
+            tenant=options.tenant,
+            engine=computed.engine.value,
+            dtype=computed.dtype.value,
+            device=computed.device,
+            threads=computed.threads,
+            paranoid=computed.paranoid,
+            load=options.load.value,
+            watts=options.watts,
             progress=watch.progress,
             say=watch.say,
         )

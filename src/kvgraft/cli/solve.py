@@ -14,6 +14,7 @@ from rich.text import Text
 
 from kvgraft.cli import options
 from kvgraft.cli.edge import Stopped
+from kvgraft.cli.option_groups import MemoryOptions, grouped
 from kvgraft.cli.output import (
     counted,
     duration,
@@ -26,7 +27,7 @@ from kvgraft.cli.output import (
     write_text,
 )
 from kvgraft.cli.progress import Watch
-from kvgraft.cli.session import EngineOptions, opened
+from kvgraft.cli.session import opened
 from kvgraft.errors import InputError, KvgraftError
 
 if TYPE_CHECKING:
@@ -97,6 +98,18 @@ BudgetJoules = Annotated[
 ]
 
 
+Expires = Annotated[
+    str | None,
+    typer.Option(
+        "--expires",
+        metavar="WHEN",
+        help="New deposits hold until then: a date or time, UTC unless it says its zone.",
+        show_default=False,
+    ),
+]
+
+
+@grouped
 def solve_command(
     file: ProblemFile,
     model: options.Model,
@@ -110,15 +123,9 @@ def solve_command(
     budget_tokens: BudgetTokens = None,
     budget_seconds: BudgetSeconds = None,
     budget_joules: BudgetJoules = None,
-    store: options.Store = None,
-    tenant: options.Tenant = "public",
-    engine: options.EngineOption = options.Engine.transformers,
-    load: options.LoadOption = options.Load.measured,
-    dtype: options.DtypeOption = options.Dtype.bfloat16,
-    device: options.Device = "cpu",
-    threads: options.Threads = None,
-    paranoid: options.Paranoid = False,
-    watts: options.Watts = None,
+    expires: Expires = None,
+    *,
+    memory_options: MemoryOptions,
     as_json: options.AsJson = False,
 ) -> None:
     """Solve problems, verify, deposit what passes.
@@ -132,24 +139,25 @@ def solve_command(
     from kvgraft.library.budget import Budget
     from kvgraft.library.ladder import Effort
     from kvgraft.library.problem import read_problems
+    from kvgraft.library.times import as_utc
     from kvgraft.library.verify.base import make_verifier
 
     # What can be refused is refused before a model is loaded.
+    expires_at = None if expires is None else as_utc(expires)
     problems = read_problems(file)
     budget = Budget(budget_tokens, budget_seconds, budget_joules)
     sampling = Sampling(temperature, top_p, seed)
     hard = Effort(attempts, max_tokens, sampling, effort, budget)
     judge = make_verifier(verifier)
-    _check(judge, hard, watts, problems, file)
-    chosen = EngineOptions(dtype.value, device, threads, paranoid, engine.value)
+    _check(judge, hard, memory_options.watts, problems, file)
     lines = None if as_json else _Lines(problems)
     outcomes: list[Outcome] = []
     try:
         with _resumable(outcomes, len(problems)), Watch(f"opening {model}") as watch:
             follow = _Following(watch, problems, hard)
-            with opened(model, store, tenant, chosen, watch, load.value, watts) as memory:
+            with opened(model, memory_options, watch) as memory:
                 watch.restart("solving")
-                for outcome in _outcomes(memory, problems, judge, hard, follow):
+                for outcome in _outcomes(memory, problems, judge, hard, expires_at, follow):
                     outcomes.append(outcome)
                     if lines is not None:
                         with watch.aside():
@@ -180,10 +188,16 @@ def _outcomes(
     problems: list[Problem],
     verifier: Verifier,
     effort: Effort,
+    expires_at: str | None,
     follow: _Following,
 ) -> Iterator[Outcome]:
     solving = memory.solve_all(
-        problems, verifier=verifier, effort=effort, on_step=follow.step, on_rung=follow.rung
+        problems,
+        verifier=verifier,
+        effort=effort,
+        on_step=follow.step,
+        on_rung=follow.rung,
+        expires_at=expires_at,
     )
     for outcome in solving:
         yield _with_reason(outcome, memory)

@@ -79,6 +79,26 @@ def read_problems(path: Path) -> list[Problem]:
     return problems
 
 
+def read_checks(path: Path) -> dict[str, Any]:
+    """The `checks` of one problem, as a JSON file of their own.
+
+    Raises:
+        InputError: no such file, not UTF-8, not a JSON object, a number that is none.
+        LimitExceeded: it is over the cap of a problem's line.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PROBLEM_LINE_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"cannot read the checks: {error.strerror}", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8: {error.reason}", where=str(path)) from None
+    if len(data) > MAX_PROBLEM_LINE_BYTES:
+        raise LimitExceeded(f"over {MAX_PROBLEM_LINE_BYTES:,} bytes", where=str(path))
+    return _checks(_json(text, str(path)), str(path))
+
+
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with path.open("rb") as file:
@@ -101,15 +121,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _parse(line: str, number: int, where: str) -> Problem:
-    try:
-        data = json.loads(
-            line,
-            parse_int=_Number,
-            parse_float=_Number,
-            object_pairs_hook=_without_repeats,
-        )
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {error}", where=where) from None
+    data = _json(line, where)
     if not isinstance(data, dict):
         raise InputError("the line is not a JSON object", where=where, hint='{"problem": "..."}')
     if unknown := sorted(data.keys() - _KNOWN):
@@ -127,16 +139,34 @@ def _parse(line: str, number: int, where: str) -> Problem:
         raise InputError("`system` is not text", where=where)
     id = _plain(data.get("id"), "id", where) or str(number)
     expected = _plain(data.get("answer"), "answer", where)
-    checks = _json_numbers(data.get("checks", {}), where)
-    if not isinstance(checks, dict):
-        raise InputError(
-            "`checks` is not an object", where=where, hint='"checks": {"tests": [...]}'
-        )
+    checks = _checks(data.get("checks", {}), where)
     try:
         return Problem(id, text, expected, system, checks)
     except InputError as error:
         place = ", ".join(filter(None, (where, error.where)))
         raise InputError(error.what, where=place, hint=error.hint) from error
+
+
+def _json(text: str, where: str) -> Any:
+    """JSON, its numbers as they are written."""
+    try:
+        return json.loads(
+            text,
+            parse_int=_Number,
+            parse_float=_Number,
+            object_pairs_hook=_without_repeats,
+        )
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", where=where) from None
+
+
+def _checks(value: Any, where: str) -> dict[str, Any]:
+    checks = _json_numbers(value, where)
+    if not isinstance(checks, dict):
+        raise InputError(
+            "`checks` is not an object", where=where, hint='"checks": {"tests": [...]}'
+        )
+    return checks
 
 
 def _json_numbers(value: Any, where: str) -> Any:

@@ -21,6 +21,7 @@ from kvgraft.library.json_numbers import dumps
 from kvgraft.library.ladder import Effort, Rung
 from kvgraft.library.problem import Problem
 from kvgraft.library.replay import make_deposit, rendered_otherwise
+from kvgraft.library.times import as_utc
 from kvgraft.library.verify.base import Verifier
 from kvgraft.library.workspace import Workspace
 from kvgraft.meter import Cost
@@ -116,24 +117,27 @@ def solve_all(
     *,
     on_rung: OnRung = lambda problem, number, rung: None,
     open_larger: Callable[[str], Engine] = open_engine,
+    expires_at: str | None = None,
 ) -> Iterator[Outcome]:
     """Solve problems one after the other; what an earlier, interrupted run finished, problems and
     rungs, is not done again.
 
     `on_rung(problem, number, rung)` is called as a rung begins, `on_step(problem, step, running)`
-    with every token of its attempts. `open_larger` opens the engines of `larger` rungs.
+    with every token of its attempts. `open_larger` opens the engines of `larger` rungs. New
+    deposits hold until `expires_at` (a date or time, ISO 8601), if that is given.
 
     Raises:
-        InputError: a problem cannot be posed to this model.
+        InputError: a problem cannot be posed to this model; no date or time.
         VerifierError: the verifier cannot judge these problems at all.
         UsageError: as `check_effort`.
         EndpointError, or an error of opening a model: a larger model fails.
         StoreError: the library cannot be written.
     """
     check_effort(effort, verifier, workspace.meter)
+    expires_at = None if expires_at is None else as_utc(expires_at)
     run = run_key(workspace, verifier, effort)
     larger = Larger(workspace, open_larger)
-    solving = _Solving(workspace, verifier, effort, run, larger, on_step, on_rung)
+    solving = _Solving(workspace, verifier, effort, run, larger, on_step, on_rung, expires_at)
     try:
         for problem in problems:
             yield solving.solve(problem)
@@ -152,6 +156,7 @@ class _Solving:
     larger: Larger
     on_step: OnStep
     on_rung: OnRung
+    expires_at: str | None
 
     def solve(self, problem: Problem) -> Outcome:
         """Solve one problem, unless a deposit made under this fingerprint is there already, or
@@ -231,6 +236,7 @@ class _Solving:
             {**cost.as_dict(), "rungs": [rung.as_dict() for rung in rungs]},
             case=passed.case,
             provenance=self._provenance(passed, cost),
+            expires_at=self.expires_at,
             supersede=supersede,
         )
 
