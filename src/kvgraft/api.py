@@ -34,7 +34,8 @@ from kvgraft.library.problem import Problem
 from kvgraft.library.records import Library
 from kvgraft.library.solve import Outcome, solve_all
 from kvgraft.library.transfer import Transfer
-from kvgraft.library.verify.base import Verifier, make_verifier
+from kvgraft.library.verify.base import Verifier
+from kvgraft.library.verify.specs import make_verifier
 from kvgraft.library.workspace import PUBLIC, Workspace
 from kvgraft.reuse import Computed, Keep, compute_prompt
 from kvgraft.store.check import open_local

@@ -193,7 +193,7 @@ def test_checks_come_from_a_file(run, tmp_path, monkeypatch) -> None:
             seen.append(case.checks)
             return super().verify(case, trace)
 
-    monkeypatch.setattr("kvgraft.library.verify.base.make_verifier", lambda spec: Seeing())
+    monkeypatch.setattr("kvgraft.library.verify.specs.make_verifier", lambda spec: Seeing())
     file = tmp_path / "checks.json"
     words = ("ask", "Any?", "--model", "toy:4", "--max-tokens", 200, "--verifier", "judge")
     for text, checks in (('{"tests": [{"args": [1]}]}', {"tests": [{"args": [1]}]}), ("{}", {})):

@@ -8,7 +8,7 @@ import pytest
 
 from kvgraft import energy
 from kvgraft.cli import docs, doctor
-from kvgraft.library.verify import base
+from kvgraft.library.verify import specs
 from powercap import Powercap, hide_zeus
 
 
@@ -99,7 +99,7 @@ def test_energy_meters_are_named_or_why_there_are_none(tmp_path, monkeypatch) ->
 
 
 def test_every_verifier_is_looked_at() -> None:
-    assert set(doctor.VERIFIERS) == set(base._MAKERS)
+    assert set(doctor.VERIFIERS) == set(specs._MAKERS)
 
 
 def test_free_memory_is_known_on_linux() -> None:

@@ -172,7 +172,7 @@ def test_what_the_verifier_cannot_do_without_is_asked_for_before_a_model_is_open
     run, problems, monkeypatch, need, more, status, words
 ) -> None:
     judge = Judge(needs=frozenset({need}))
-    monkeypatch.setattr("kvgraft.library.verify.base.make_verifier", lambda spec: judge)
+    monkeypatch.setattr("kvgraft.library.verify.specs.make_verifier", lambda spec: judge)
     seen = run("solve", problems, "--model", "/no/such/model", "--verifier", "its own", *more)
     assert (seen.status, words in seen.stderr) == (status, True), seen.stderr
 

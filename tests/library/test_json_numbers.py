@@ -14,7 +14,8 @@ from kvgraft.errors import KvgraftError
 from kvgraft.library.json_numbers import dumps, loads
 from kvgraft.library.problem import Problem
 from kvgraft.library.solve import problem_key
-from kvgraft.library.verify.base import Case, make_verifier
+from kvgraft.library.verify.base import Case
+from kvgraft.library.verify.specs import make_verifier
 from kvgraft.library.workspace import Workspace
 from library.scripted import FOUR, run
 

@@ -153,7 +153,7 @@ def ask_command(
     more was reused. A new answer is deposited only with --keep.
     """
     from kvgraft.library.transfer import Transfer
-    from kvgraft.library.verify.base import make_verifier
+    from kvgraft.library.verify.specs import make_verifier
 
     check_options(verifier, expected, checks, keep)
     problem = given_problem(text, file, system, expected, checks)

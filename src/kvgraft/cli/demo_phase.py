@@ -22,7 +22,8 @@ from kvgraft.library.ask import REPLAYED, Answer
 from kvgraft.library.deposit import Deposit
 from kvgraft.library.problem import Problem
 from kvgraft.library.solve import Effort
-from kvgraft.library.verify.base import Verifier, make_verifier
+from kvgraft.library.verify.base import Verifier
+from kvgraft.library.verify.specs import make_verifier
 from kvgraft.limits import MAX_ANSWER_TOKENS
 from kvgraft.reuse import Keep, compute_prompt
 

@@ -126,7 +126,7 @@ def _versions() -> Iterator[Check]:
 
 
 def _verifiers() -> Iterator[Check]:
-    from kvgraft.library.verify.base import make_verifier
+    from kvgraft.library.verify.specs import make_verifier
 
     for name, spec in VERIFIERS.items():
         try:

@@ -58,7 +58,7 @@ def follow_up_command(
     kept; the same question behind the same deposit is then replayed. Revoking a deposit revokes
     its follow-ups.
     """
-    from kvgraft.library.verify.base import make_verifier
+    from kvgraft.library.verify.specs import make_verifier
 
     ask.check_options(verifier, expected, checks, keep)
     question = ask.given_problem(text, file, None, expected, checks)

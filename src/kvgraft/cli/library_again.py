@@ -108,7 +108,7 @@ def reverify_command(
 
 def _spec_of(verifier: str) -> str:
     """As deposits name it."""
-    from kvgraft.library.verify.base import make_verifier
+    from kvgraft.library.verify.specs import make_verifier
 
     made = make_verifier(verifier)
     try:

@@ -140,7 +140,7 @@ def solve_command(
     from kvgraft.library.ladder import Effort
     from kvgraft.library.problem import read_problems
     from kvgraft.library.times import as_utc
-    from kvgraft.library.verify.base import make_verifier
+    from kvgraft.library.verify.specs import make_verifier
 
     # What can be refused is refused before a model is loaded.
     expires_at = None if expires is None else as_utc(expires)

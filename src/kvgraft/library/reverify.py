@@ -15,7 +15,8 @@ from kvgraft.library.deposit import ACTIVE, Deposit, Grounds
 from kvgraft.library.life import FAILED, NOT_JUDGED, PASSED
 from kvgraft.library.records import Library
 from kvgraft.library.restate import restatement
-from kvgraft.library.verify.base import GRADES, Verdict, Verifier, beginning, make_verifier
+from kvgraft.library.verify.base import GRADES, Verdict, Verifier, beginning
+from kvgraft.library.verify.specs import make_verifier
 from kvgraft.limits import MAX_EVIDENCE_TEXT_CHARS, MAX_LIBRARY_NAME_CHARS
 
 _MAKES_PROCESSES = "command"

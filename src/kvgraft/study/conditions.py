@@ -22,9 +22,10 @@ from kvgraft.library.ladder import derived_seed
 from kvgraft.library.related import related
 from kvgraft.library.solve import KNOWN, NO_ROOM, UNSOLVED, Outcome, problem_key, run_key, solve_all
 from kvgraft.library.transfer import PAGE, SINGLE, Transfer, worked
-from kvgraft.library.verify.base import Verifier, make_verifier
+from kvgraft.library.verify.base import Verifier
 from kvgraft.library.verify.consensus import vote
 from kvgraft.library.verify.extract import extract
+from kvgraft.library.verify.specs import make_verifier
 from kvgraft.library.workspace import Workspace
 from kvgraft.meter import Cost
 from kvgraft.prompt import problem_prompt

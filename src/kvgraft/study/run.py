@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 
 from kvgraft.errors import CheckFailed, InputError
 from kvgraft.evidence.process import Say, run_module
-from kvgraft.library.verify.base import make_verifier
+from kvgraft.library.verify.specs import make_verifier
 from kvgraft.store.local import store_error
 from kvgraft.study import items as study_items
 from kvgraft.study.bench import OnStep, open_journal

@@ -9,40 +9,14 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kvgraft.errors import UsageError
-
-Parameters = Mapping[str, Any]
-Answer = Callable[[Parameters], object]
-
-
-@dataclass(frozen=True)
-class Negative:
-    """A text made of a family's parameters, and its right answer: None where there is none."""
-
-    kind: str
-    text: str
-    answer: Answer | None = None
-
-
-@dataclass(frozen=True)
-class ProblemFamily:
-    """`phrasings` (the last one is held out) and texts of `negatives` are format strings over what
-    `draw` gives."""
-
-    name: str
-    phrasings: tuple[str, ...]
-    draw: Callable[[random.Random], Parameters]
-    answer: Answer
-    negatives: tuple[Negative, ...]
-
-    @property
-    def held_out(self) -> int:
-        """The number of the phrasing that nothing is learned from."""
-        return len(self.phrasings) - 1
+from kvgraft.testing.problem_family import Parameters, ProblemFamily
+from kvgraft.testing.problem_family_dates import DATE_FAMILIES
+from kvgraft.testing.problem_family_numbers import NUMBER_FAMILIES
+from kvgraft.testing.problem_family_things import THING_FAMILIES
 
 
 @dataclass(frozen=True)
@@ -69,10 +43,6 @@ class HardNegative:
 
 def problem_families() -> Mapping[str, ProblemFamily]:
     """All families by their names."""
-    from kvgraft.testing.problem_family_dates import DATE_FAMILIES
-    from kvgraft.testing.problem_family_numbers import NUMBER_FAMILIES
-    from kvgraft.testing.problem_family_things import THING_FAMILIES
-
     return {family.name: family for family in (*NUMBER_FAMILIES, *DATE_FAMILIES, *THING_FAMILIES)}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from datetime import date, timedelta
 
-from kvgraft.testing.problem_families import Negative, Parameters, ProblemFamily
+from kvgraft.testing.problem_family import Negative, Parameters, ProblemFamily
 
 # --- weekdays -------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 
-from kvgraft.testing.problem_families import Negative, Parameters, ProblemFamily
+from kvgraft.testing.problem_family import Negative, Parameters, ProblemFamily
 
 # --- modular powers -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from kvgraft.testing.problem_families import Negative, Parameters, ProblemFamily
+from kvgraft.testing.problem_family import Negative, Parameters, ProblemFamily
 
 # --- units ----------------------------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ from kvgraft.library.methods.trial import Arguments, Instance
 from kvgraft.library.records import Library
 from kvgraft.meter import Cost
 from kvgraft.sandbox.run import NoValue, Ran
-from kvgraft.testing.problem_families import ProblemFamily, problem_families, solved_problems
+from kvgraft.testing.problem_families import problem_families, solved_problems
+from kvgraft.testing.problem_family import ProblemFamily
 
 POWER = problem_families()["modular power"]
 POWERS = (

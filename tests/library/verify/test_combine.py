@@ -10,9 +10,10 @@ import pytest
 
 from kvgraft import limits
 from kvgraft.errors import UsageError, VerifierError
-from kvgraft.library.verify.base import _MAKERS, Case, Verdict, make_verifier
+from kvgraft.library.verify.base import Case, Verdict
 from kvgraft.library.verify.combine import AllVerifier, AnyVerifier, member_specs
 from kvgraft.library.verify.regex import RegexVerifier
+from kvgraft.library.verify.specs import _MAKERS, make_verifier
 from library.verify.cases import ROOT
 
 OBJECT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

@@ -16,8 +16,9 @@ import pytest
 
 from kvgraft import limits
 from kvgraft.errors import UsageError
-from kvgraft.library.verify.base import Case, Verdict, make_verifier
+from kvgraft.library.verify.base import Case, Verdict
 from kvgraft.library.verify.command import CommandVerifier
+from kvgraft.library.verify.specs import make_verifier
 
 TRACE = r"Thus \boxed{72}."
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvgraft.errors import UsageError
-from kvgraft.library.verify.base import Case, Verdict, make_verifier
+from kvgraft.library.verify.base import Case, Verdict
+from kvgraft.library.verify.specs import make_verifier
 
 
 def consensus(spec: str, trace: str, *peers: str, expected: str | None = None) -> Verdict:

@@ -188,7 +188,8 @@ def test_a_program_that_forgets_to_close_leaves_nothing() -> None:
 def test_sympy_stays_out_of_this_process(math: MathVerifier) -> None:
     script = (
         "import sys\n"
-        "from kvgraft.library.verify.base import Case, make_verifier\n"
+        "from kvgraft.library.verify.base import Case\n"
+        "from kvgraft.library.verify.specs import make_verifier\n"
         "verifier = make_verifier('math')\n"
         "assert verifier.verify(Case('', '5'), '5').passed\n"
         "verifier.close()\n"

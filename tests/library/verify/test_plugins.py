@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kvgraft.errors import UsageError, VerifierError
-from kvgraft.library.verify.base import Case, make_verifier
+from kvgraft.library.verify.base import Case
+from kvgraft.library.verify.specs import make_verifier
 
 PLUGIN = """
 from kvgraft.errors import VerifierError

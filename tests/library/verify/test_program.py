@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from kvgraft.errors import UsageError
-from kvgraft.library.verify.base import Case, Verdict, make_verifier
+from kvgraft.library.verify.base import Case, Verdict
 from kvgraft.library.verify.derivation import Derivations
 from kvgraft.library.verify.program import ProgramVerifier
 from kvgraft.library.verify.program_constant import only_says_a_constant
+from kvgraft.library.verify.specs import make_verifier
 from kvgraft.sandbox.run import Limits, Ran, run_program
 
 QUICK = Limits(seconds=1.0, cpu_seconds=1.0, output_bytes=65_536)

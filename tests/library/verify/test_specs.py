@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from kvgraft import limits
 from kvgraft.errors import LimitExceeded, UsageError, VerifierError
-from kvgraft.library.verify.base import Case, Verdict, beginning, make_verifier, summary
+from kvgraft.library.verify.base import Case, Verdict, beginning, summary
 from kvgraft.library.verify.exact import ExactVerifier
 from kvgraft.library.verify.regex import RegexVerifier
+from kvgraft.library.verify.specs import make_verifier
 
 # --- specs ------------------------------------------------------------------------------------
 

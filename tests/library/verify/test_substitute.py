@@ -390,7 +390,8 @@ def test_what_a_verdict_says(verifier: SubstituteVerifier) -> None:
 def test_sympy_stays_out_of_this_process() -> None:
     script = (
         "import sys\n"
-        "from kvgraft.library.verify.base import Case, make_verifier\n"
+        "from kvgraft.library.verify.base import Case\n"
+        "from kvgraft.library.verify.specs import make_verifier\n"
         "verifier = make_verifier('substitute')\n"
         "case = Case('', checks={'constraints': {'symbols': ['x'], 'where': ['x + 1 = 6']}})\n"
         "assert verifier.verify(case, '5').passed\n"

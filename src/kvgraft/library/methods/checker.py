@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvgraft.library.methods.trial import Instance
-from kvgraft.library.verify.base import Case, Verdict, Verifier, make_verifier
+from kvgraft.library.verify.base import Case, Verdict, Verifier
+from kvgraft.library.verify.specs import make_verifier
 
 _NAME = re.compile(r"\{([a-z])\}")
 
