@@ -32,6 +32,7 @@ from kvgraft.prompt import (
     problem_prompt,
     render_messages,
     shared_prefix,
+    turn_ends,
 )
 from library.scripted import FOUR, QUESTION, Judge, ScriptedEngine, opened, solving_engine
 from toys import cold, memory_chunks, run
@@ -343,3 +344,42 @@ def test_nor_is_a_deposit_of_text_alone_returned_under_another_date(tmp_path: Pa
         assert ask(workspace, FOUR).how == "recorded"
         clock.today = "Tuesday"
         assert ask(workspace, FOUR).how == "fresh"
+
+
+# --- where turns end ------------------------------------------------------------------------------
+
+END = 9
+
+
+@pytest.mark.parametrize(
+    ("roles", "ids", "ends"),
+    [
+        ("", [], []),
+        ("u", [1, END, 2], []),
+        ("ua", [1, END, 2, 3, END, 4], [5]),
+        ("uau", [1, END, 2, 3, END, 4, END, 5], [5]),
+        ("uaua", [1, END, 2, END, 3, END, 4, END], [4, 8]),
+        ("suau", [1, END, 1, END, 2, 3, END, 4, END, 5], [7]),
+        ("uau", [7, END, 1, END, 2, 3, END, 4, END, 5], [7]),  # the template's own system turn
+        ("suau", [1, END, 2, 3, END, 4, END, 5], [5]),  # the system text in the user's turn
+        ("uau", [1, 2, 3], []),  # a template that ends no turn
+        ("uaua", [2, END], [2]),  # one that drops turns
+    ],
+)
+def test_where_the_assistants_turns_end(roles: str, ids: list[int], ends: list[int]) -> None:
+    names = {"s": "system", "u": "user", "a": "assistant"}
+    messages = [Message(names[role], "x") for role in roles]
+    assert turn_ends(ids, {END}, messages) == ends
+
+
+def test_turns_of_a_longer_conversation_end_where_they_did() -> None:
+    tokenizer = ToyTokenizer()
+    messages: list[Message] = []
+    before: list[int] = []
+    for turn in range(5):
+        messages += [Message("user", f"question {turn}"), Message("assistant", "word " * turn)]
+        ids = encode(tokenizer, render_messages(tokenizer, [*messages, Message("user", "?")]))
+        ends = turn_ends(ids, tokenizer.stop_ids, [*messages, Message("user", "?")])
+        assert ends[:-1] == before
+        assert len(ends) == turn + 1
+        before = ends

@@ -765,6 +765,17 @@ def test_what_ends_at_a_cut_is_kept_like_a_block(toy: CountingToy, cuts: Any) ->
     assert bits == cold(toy, ids)
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_cut_in_the_middle_is_a_point_too(name: str) -> None:
+    engine, store, ids = CountingToy(shape=SHAPES[name]), memory_chunks(), prompt(90)
+    run(engine, store, ids, keep=Keep.BLOCKS, cuts=(37, 61))
+    for cut, cuts in ((37, (37,)), (61, (37, 61))):
+        other = np.concatenate([ids[:cut], prompt(11, seed=9)])
+        bits, report = run(engine, store, other, keep=Keep.NOTHING, cuts=cuts)
+        assert report.reused_tokens == cut
+        assert bits == run(engine, None, other, cuts=cuts)[0]
+
+
 @pytest.mark.parametrize("points", [[0], [10**9], [17, 17, 16], [np.int64(20)]])
 def test_points_anywhere(toy: CountingToy, points: Any) -> None:
     ids, store = prompt(70), memory_chunks()

@@ -7,7 +7,7 @@ prefix backs off to the last boundary that both share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from kvgraft.engines.base import Message, Tokenizer
@@ -81,6 +81,21 @@ def history_ids(tokenizer: Tokenizer, messages: Sequence[Message]) -> tuple[int,
         for text in ("A", "0")
     )
     return one[: shared_prefix(one, other)]
+
+
+def turn_ends(
+    ids: Sequence[int], stop_ids: Collection[int], messages: Sequence[Message]
+) -> list[int]:
+    """Where the finished turns of the assistant end in the ids of a rendered conversation: lengths
+    in tokens, each just behind the id that ends the turn.
+
+    Messages and ends are matched from the last one backwards, since a template may put a turn of
+    its own in front, or fold the system text into another. It looks at nothing but its arguments:
+    whoever renders the same conversation finds the same ends.
+    """
+    ends = [place for place, id in enumerate(ids, 1) if id in stop_ids]
+    pairs = zip(reversed(messages), reversed(ends), strict=False)
+    return sorted(end for message, end in pairs if message.role == "assistant")
 
 
 def problem_prompt(tokenizer: Tokenizer, problem: str, system: str | None) -> Prompt:

@@ -63,7 +63,7 @@ def test_the_command_keeps_its_name_and_its_order() -> None:
     assert (show.__name__, show.__doc__) == ("show", "Show it.")
     names = list(inspect.signature(show).parameters)
     engine = ["engine", "dtype", "device", "threads", "paranoid"]
-    assert names == ["first", "store", "tenant", "load", *engine, "watts", "last"]
+    assert names == ["first", "store", "tenant", "load", *engine, "last"]
 
 
 def test_engine_options_are_what_an_engine_takes() -> None:

@@ -70,13 +70,14 @@ def test_the_document(run, solving) -> None:
 
 
 def test_deposits_hold_until_they_expire(run, solving, problems) -> None:
-    assert run(*solving, "--expires", "2000-01-01T00:00Z").status == 0
-    rows = run("library", "ls", "--status", "expired", "--json").document["deposits"]
+    assert run(*solving, "--expires", "2999-01-01T00:00Z").status == 0
+    rows = run("library", "ls", "--json").document["deposits"]
     assert rows
-    assert {row["expires_at"] for row in rows} == {"2000-01-01T00:00:00.000000+00:00"}
-    seen = run(*solving, "--expires", "soon")
-    assert seen.status == 3
-    assert "no date or time" in seen.stderr
+    assert {row["expires_at"] for row in rows} == {"2999-01-01T00:00:00.000000+00:00"}
+    for when, why in (("soon", "no date or time"), ("2000-01-01", "over already")):
+        seen = run(*solving, "--expires", when)
+        assert seen.status == 3
+        assert why in seen.stderr
 
 
 def test_joules_are_estimated_where_watts_are_stated(run, solving, no_meter) -> None:

@@ -12,7 +12,7 @@ from kvgraft.context.chat import Chat
 from kvgraft.engines.base import Message
 from kvgraft.engines.toy import ToyEngine, ToyTokenizer
 from kvgraft.plan import PUBLIC_SALT
-from kvgraft.prompt import history_ids
+from kvgraft.prompt import history_ids, turn_ends
 from kvgraft.store.check import open_local
 from kvgraft.store.chunks import ChunkStore
 from toys import memory_chunks
@@ -70,18 +70,23 @@ def test_a_chat_that_was_resumed_reads_nothing_again(chunks: ChunkStore) -> None
     messages = talk(engine, chunks, TURNS[:3])[-1]
     with Chat(engine, chunks, PUBLIC_SALT, history=messages[1:], system="Be brief.") as chat:
         reply = chat.send("More?", max_new_tokens=1)
-    turns = history_ids(engine.tokenizer, messages)
-    assert reply.reuse.reused_tokens == len(turns)
+    assert reply.reuse.reused_tokens == finished_turns(engine, messages)
+
+
+def finished_turns(engine: ToyEngine, messages: Sequence[Message]) -> int:
+    """How many tokens they take, to the end of the last one."""
+    ids = history_ids(engine.tokenizer, messages)
+    return turn_ends(ids, engine.tokenizer.stop_ids, messages)[-1]
 
 
 def test_one_beginning_two_branches(chunks: ChunkStore) -> None:
     engine = ToyEngine()
     messages = talk(engine, chunks, TURNS[:2])[-1]
-    turns = history_ids(engine.tokenizer, messages)
+    turns = finished_turns(engine, messages)
     for question in ("And this?", "Or that?", "And this?"):
         live, _ = talk(engine, chunks, [question], messages[1:])
         cold, _ = talk(ToyEngine(), memory_chunks(), [question], messages[1:])
-        assert live.reuse.reused_tokens >= len(turns)
+        assert live.reuse.reused_tokens >= turns
         assert cold.reuse.reused_tokens == 0
         assert live.decoded == cold.decoded
 
@@ -124,6 +129,29 @@ def test_a_new_day_is_a_miss_with_a_reason(chunks: ChunkStore) -> None:
         second = chat.send("y" * 40, max_new_tokens=1)
     assert second.reuse.reused_tokens == 0
     assert any(reason.startswith("rewritten:") for reason in second.reasons)
+
+
+@pytest.mark.parametrize("tokenizer", [Forgetful, Dated], ids=lambda one: one.__name__)
+def test_live_and_restarted_agree_though_the_template_does_not_sit_still(
+    chunks: ChunkStore, tokenizer: type[ToyTokenizer]
+) -> None:
+    def engine(day: int) -> ToyEngine:
+        made = ToyEngine()
+        made.tokenizer = tokenizer()
+        if isinstance(made.tokenizer, Dated):
+            made.tokenizer.day = day
+        return made
+
+    live = engine(1)
+    with Chat(live, chunks, PUBLIC_SALT) as chat:
+        for day, turn in enumerate(TURNS, 1):
+            if isinstance(live.tokenizer, Dated):
+                live.tokenizer.day = day
+            before = list(chat.messages)
+            said = chat.send(turn, max_new_tokens=20)
+            chat.settled()
+            with Chat(engine(day), memory_chunks(), PUBLIC_SALT, history=before) as restarted:
+                assert restarted.send(turn, max_new_tokens=20).decoded == said.decoded
 
 
 def test_an_empty_chat_has_nothing_to_settle(chunks: ChunkStore) -> None:

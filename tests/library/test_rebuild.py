@@ -333,6 +333,7 @@ def test_a_follow_up_goes_on_from_the_copy_of_its_parent(
         parent, made = seen[old.id].made or "", workspace.library.get(seen[child].made or "")
         assert (made.parent, made.origin) == (parent, child)
         assert made.prompt.startswith(f"[user: {QUESTION}][assistant: {SOLUTION}")
+        assert made.cuts == (len(workspace.library.get(parent).token_ids),)
         # Who asks the copy is answered from the copy.
         done = follow_up(workspace, parent, TWELVE)
         assert (done.answer.how, done.answer.deposit_id) == ("replayed", made.id)
@@ -372,6 +373,20 @@ def test_states_that_were_lost_are_made_again(root: Path, old: Deposit) -> None:
         assert (answer.deposit_id, answer.exact, answer.cost.prefill_tokens) == (old.id, True, 0)
         assert workspace.library.get(old.id) == old
         assert sound(workspace)
+
+
+def test_a_follow_ups_lost_state_is_made_again(root: Path, old: Deposit, child: str) -> None:
+    engine = solving_engine()
+    engine.on(WORKED + CUES[0], " 12\n")
+    with opened(root, engine) as workspace:
+        deposit = workspace.library.get(child)
+        assert deposit.cuts
+        for entry in list(workspace.chunks.index.all_entries()):
+            workspace.chunks.index.remove(entry)
+        (seen,) = all_in(workspace, child)
+        assert (seen.outcome, seen.reason) == ("replays", "")
+        done = follow_up(workspace, old.id, TWELVE)
+    assert (done.answer.how, done.answer.exact) == ("replayed", True)
 
 
 def test_a_lost_state_that_comes_out_otherwise_is_told(root: Path, old: Deposit) -> None:

@@ -258,7 +258,10 @@ def test_ids_sort_by_time_even_when_the_clock_goes_back(
         {"replay": "replays", "replay_logits_sha256": "d" * 64, "artifact": None},
         {"replay": "replays", "replay_logits_sha256": "d" * 64, "answer_ids": ()},
         {"replay": "text_only", "replay_reason": ""},
+        *({"provenance": {"cuts": cuts}} for cuts in (5, None, "ab", ["3"], [True], [2.0], [0])),
+        {"provenance": {"cuts": [10_000]}},
     ],
+    ids=str,
 )
 def test_what_was_not_shown_is_not_deposited(library: Library, changes: dict[str, Any]) -> None:
     with pytest.raises(InputError):

@@ -172,6 +172,10 @@ def test_samples_follow_where_the_greedy_attempt_fails(
     assert (answer.how, answer.answer, answer.logits_sha256) == ("transferred", "7", None)
     assert judge.seen == ["I copy.\nAnswer: 4", "no", WORKED]
     assert answer.cost.attempts == 4
+    # One plan for both, so the samples find all that the greedy attempt left, to the last cut.
+    (deposit,) = workspace.library.list()
+    turns = len(history_ids(engine.tokenizer, worked(engine.tokenizer, deposit)))
+    assert answer.cost.reused_tokens >= len(deposit.token_ids) + turns
     # Nobody waited for lane 0, which would have gone on for 30 words.
     assert answer.cost.decode_tokens < 18 + 3 * (len(WORKED) + 1)
     assert sound(workspace)

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from kvgraft.errors import CheckFailed, InputError, MissingExtra
 from kvgraft.library.attempts import LocalModel
-from kvgraft.library.verify import base as verifiers
+from kvgraft.library.verify import specs as verifiers
 from kvgraft.study import conditions, worker
 from kvgraft.study.bench import RESULTS, open_journal
 from kvgraft.study.items import RECURRING, collect, read_items

@@ -142,6 +142,7 @@ def ask_command(
     keep: Keep = False,
     *,
     memory_options: MemoryOptions,
+    watts: options.Watts = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Answer a problem from its deposit, or afresh.
@@ -166,7 +167,7 @@ def ask_command(
     try:
         with (
             Watch(f"opening {model}") as watch,
-            opened(model, memory_options, watch) as memory,
+            opened(model, memory_options, watch, watts) as memory,
         ):
             watch.restart("answering")
             answer = memory.ask(

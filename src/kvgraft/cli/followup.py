@@ -49,12 +49,14 @@ def follow_up_command(
     compare: Compare = False,
     *,
     memory_options: MemoryOptions,
+    watts: options.Watts = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Ask a question behind a deposit.
 
     The model goes on from the deposit's state (problem and solution), which is grafted to its last
-    token; only what stands behind it is computed. A follow-up that a verifier passed can be
+    token, unless the deposit keeps text only or the template rewrites it; what stands behind it is
+    computed. A follow-up that a verifier passed can be
     kept; the same question behind the same deposit is then replayed. Revoking a deposit revokes
     its follow-ups.
     """
@@ -66,7 +68,7 @@ def follow_up_command(
     try:
         with (
             Watch(f"opening {model}") as watch,
-            opened(model, memory_options, watch) as memory,
+            opened(model, memory_options, watch, watts) as memory,
         ):
             watch.restart("answering")
             done = memory.follow_up(

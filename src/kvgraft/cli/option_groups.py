@@ -42,7 +42,6 @@ class MemoryOptions:
     tenant: options.Tenant = "public"
     load: options.LoadOption = options.Load.measured
     computed: EngineOptions = field(default_factory=EngineOptions)
-    watts: options.Watts = None
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

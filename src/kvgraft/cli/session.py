@@ -22,8 +22,10 @@ NAME_ANOTHER = "name another folder with --store or KVGRAFT_STORE"
 
 
 @contextmanager
-def opened(model: str, options: MemoryOptions, watch: Watch) -> Iterator[Memory]:
-    """The model with its memory, closed afterwards."""
+def opened(
+    model: str, options: MemoryOptions, watch: Watch, watts: float | None = None
+) -> Iterator[Memory]:
+    """The model with its memory, closed afterwards. `watts`: see `kvgraft.api.open_memory`."""
     from kvgraft.api import open_memory
 
     folder = store_folder(options.store)
@@ -40,7 +42,7 @@ def opened(model: str, options: MemoryOptions, watch: Watch) -> Iterator[Memory]
             threads=computed.threads,
             paranoid=computed.paranoid,
             load=options.load.value,
-            watts=options.watts,
+            watts=watts,
             progress=watch.progress,
             say=watch.say,
         )

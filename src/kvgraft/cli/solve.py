@@ -126,6 +126,7 @@ def solve_command(
     expires: Expires = None,
     *,
     memory_options: MemoryOptions,
+    watts: options.Watts = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Solve problems, verify, deposit what passes.
@@ -139,23 +140,23 @@ def solve_command(
     from kvgraft.library.budget import Budget
     from kvgraft.library.ladder import Effort
     from kvgraft.library.problem import read_problems
-    from kvgraft.library.times import as_utc
+    from kvgraft.library.times import coming
     from kvgraft.library.verify.specs import make_verifier
 
     # What can be refused is refused before a model is loaded.
-    expires_at = None if expires is None else as_utc(expires)
+    expires_at = None if expires is None else coming(expires)
     problems = read_problems(file)
     budget = Budget(budget_tokens, budget_seconds, budget_joules)
     sampling = Sampling(temperature, top_p, seed)
     hard = Effort(attempts, max_tokens, sampling, effort, budget)
     judge = make_verifier(verifier)
-    _check(judge, hard, memory_options.watts, problems, file)
+    _check(judge, hard, watts, problems, file)
     lines = None if as_json else _Lines(problems)
     outcomes: list[Outcome] = []
     try:
         with _resumable(outcomes, len(problems)), Watch(f"opening {model}") as watch:
             follow = _Following(watch, problems, hard)
-            with opened(model, memory_options, watch) as memory:
+            with opened(model, memory_options, watch, watts) as memory:
                 watch.restart("solving")
                 for outcome in _outcomes(memory, problems, judge, hard, expires_at, follow):
                     outcomes.append(outcome)

@@ -18,7 +18,7 @@ from types import TracebackType
 from kvgraft.breakeven import Load
 from kvgraft.decode import Decoded, greedy
 from kvgraft.engines.base import Engine, Message
-from kvgraft.prompt import encode, history_ids, render_messages, shared_prefix
+from kvgraft.prompt import encode, history_ids, render_messages, shared_prefix, turn_ends
 from kvgraft.reuse import Keep, ReuseReport, compute_prompt
 from kvgraft.store.chunks import ChunkStore
 
@@ -58,8 +58,6 @@ class Chat:
         self._worker: ThreadPoolExecutor | None = None
         self._pending: Future[ReuseReport | None] | None = None
         self._settled: tuple[int, ...] = ()
-        # What requests begin with behind these messages.
-        self._histories: dict[tuple[Message, ...], tuple[int, ...]] = {}
 
     def send(self, text: str, *, max_new_tokens: int = 256) -> Reply:
         """Say something, get the greedy reply; settling begins in the background afterwards.
@@ -81,7 +79,7 @@ class Chat:
                 ids,
                 salt=self._salt,
                 keep=Keep.BLOCKS,
-                cuts=self._cuts(self.messages, ids),
+                cuts=turn_ends(ids, tokenizer.stop_ids, messages),
                 load=self._load,
                 room=max_new_tokens,
             )
@@ -106,36 +104,20 @@ class Chat:
         return pending.result() if pending is not None else None
 
     def _settle(self, messages: tuple[Message, ...]) -> ReuseReport | None:
-        ids = self._history(messages)
-        if not 0 < len(ids) <= self._engine.context_tokens:
+        tokenizer, block = self._engine.tokenizer, self._engine.form.block
+        ids = history_ids(tokenizer, messages)
+        cuts = turn_ends(ids, tokenizer.stop_ids, messages)
+        # A template that does not end its turns leaves whole blocks to settle.
+        end = cuts[-1] if cuts else len(ids) // block * block
+        if not 0 < end <= self._engine.context_tokens:
             return None
         with self._lock:
             computed = compute_prompt(
-                self._engine,
-                self._chunks,
-                ids,
-                salt=self._salt,
-                cuts=self._cuts(messages, ids),
-                load=self._load,
+                self._engine, self._chunks, ids[:end], salt=self._salt, cuts=cuts, load=self._load
             )
             computed.context.close()
-        self._settled = ids
+        self._settled = ids[:end]
         return computed.report
-
-    def _history(self, messages: Sequence[Message]) -> tuple[int, ...]:
-        """What the next request behind `messages` begins with."""
-        said = tuple(messages)
-        known = self._histories.get(said)
-        if known is None:
-            known = self._histories[said] = history_ids(self._engine.tokenizer, said)
-        return known
-
-    def _cuts(self, messages: Sequence[Message], ids: tuple[int, ...]) -> list[int]:
-        """Where finished turns end in `ids`; not those that the template renders otherwise by now.
-        They follow from the messages alone, whoever said or resumed them."""
-        ends = [n for n, one in enumerate(messages, 1) if one.role == "assistant"]
-        histories = [self._history(messages[:end]) for end in ends]
-        return [len(one) for one in histories if ids[: len(one)] == one]
 
     def close(self) -> None:
         """Finish settling and stop the background thread. Idempotent."""

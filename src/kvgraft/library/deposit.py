@@ -187,8 +187,8 @@ def check_new(new: NewDeposit) -> None:
     if new.replay not in (REPLAYS, TEXT_ONLY):
         raise InputError(f"replay state {new.replay!r} is unknown", where=where)
     check_replay(new, new.replay == REPLAYS, new.replay_reason, new.replay_logits_sha256)
-    if not all(0 < cut <= len(new.token_ids) for cut in new.cuts):
-        raise InputError(f"cuts are lengths within the tokens, not {new.cuts}", where=where)
+    if not _are_cuts(new.provenance.get(_CUTS, []), len(new.token_ids)):
+        raise InputError("cuts are lengths within the tokens", where=where)
     short = limits.MAX_LIBRARY_NAME_CHARS
     for name, text, cap_chars in (
         ("prompt", new.prompt, limits.MAX_PROMPT_BYTES),
@@ -202,6 +202,10 @@ def check_new(new: NewDeposit) -> None:
     ):
         if len(text) > cap_chars:
             raise LimitExceeded(f"{name} is longer than {cap_chars:,} characters", where=where)
+
+
+def _are_cuts(value: object, tokens: int) -> bool:
+    return isinstance(value, list) and all(type(cut) is int and 0 < cut <= tokens for cut in value)
 
 
 def check_replay(

@@ -89,13 +89,13 @@ def read_checks(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_PROBLEM_LINE_BYTES + 1)
+        if len(data) > MAX_PROBLEM_LINE_BYTES:
+            raise LimitExceeded(f"over {MAX_PROBLEM_LINE_BYTES:,} bytes", where=str(path))
         text = data.decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"cannot read the checks: {error.strerror}", where=str(path)) from error
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8: {error.reason}", where=str(path)) from None
-    if len(data) > MAX_PROBLEM_LINE_BYTES:
-        raise LimitExceeded(f"over {MAX_PROBLEM_LINE_BYTES:,} bytes", where=str(path))
     return _checks(_json(text, str(path)), str(path))
 
 

@@ -21,7 +21,7 @@ from kvgraft.library.json_numbers import dumps
 from kvgraft.library.ladder import Effort, Rung
 from kvgraft.library.problem import Problem
 from kvgraft.library.replay import make_deposit, rendered_otherwise
-from kvgraft.library.times import as_utc
+from kvgraft.library.times import coming
 from kvgraft.library.verify.base import Verifier
 from kvgraft.library.workspace import Workspace
 from kvgraft.meter import Cost
@@ -127,14 +127,14 @@ def solve_all(
     deposits hold until `expires_at` (a date or time, ISO 8601), if that is given.
 
     Raises:
-        InputError: a problem cannot be posed to this model; no date or time.
+        InputError: a problem cannot be posed to this model; no date or time, or one that is over.
         VerifierError: the verifier cannot judge these problems at all.
         UsageError: as `check_effort`.
         EndpointError, or an error of opening a model: a larger model fails.
         StoreError: the library cannot be written.
     """
     check_effort(effort, verifier, workspace.meter)
-    expires_at = None if expires_at is None else as_utc(expires_at)
+    expires_at = None if expires_at is None else coming(expires_at)
     run = run_key(workspace, verifier, effort)
     larger = Larger(workspace, open_larger)
     solving = _Solving(workspace, verifier, effort, run, larger, on_step, on_rung, expires_at)

@@ -43,5 +43,17 @@ def as_utc(text: str) -> str:
         ) from None
 
 
+def coming(text: str) -> str:
+    """A date or time to come, in the library's form.
+
+    Raises:
+        InputError: as `as_utc`, or it is over.
+    """
+    moment = as_utc(text)
+    if moment <= now():
+        raise InputError("this is over already", where=text[:60], hint="give a time to come")
+    return moment
+
+
 def _written(moment: datetime) -> str:
     return moment.isoformat(timespec="microseconds")

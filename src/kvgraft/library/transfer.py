@@ -97,6 +97,23 @@ def cuts_behind(deposit: Deposit, ids: Sequence[int]) -> tuple[int, ...]:
     return tuple(cut for cut in (*deposit.cuts, *ends) if cut <= same)
 
 
+def solutions_prompt(tokenizer: Tokenizer, problem: Problem, deposits: Sequence[Deposit]) -> Prompt:
+    """The prompt that poses a problem behind finished turns with other solutions, cut where the
+    first one's state ends and where the turns do.
+
+    Raises:
+        InputError: the chat template refuses the turns.
+    """
+    turns = [Message("system", problem.system)] if problem.system is not None else []
+    for deposit in deposits:
+        turns += worked(tokenizer, deposit)
+    prompt = messages_prompt(tokenizer, [*turns, Message("user", problem.text)])
+    if not deposits:
+        return prompt
+    history = min(len(history_ids(tokenizer, turns)), len(prompt.ids))
+    return replace(prompt, cuts=(*cuts_behind(deposits[0], prompt.ids), history))
+
+
 def context_of(deposit: Deposit) -> tuple[str, ...]:
     """The deposits that were in context when this one was made."""
     return tuple(deposit.provenance.get("context", ()))
@@ -202,22 +219,16 @@ def _fitting(
     reasons: list[str],
 ) -> _Context | None:
     """The prompt with these solutions, if the model takes it."""
-    tokenizer = workspace.engine.tokenizer
-    turns = [Message("system", problem.system)] if problem.system is not None else []
-    for deposit in deposits:
-        turns += worked(tokenizer, deposit)
     ids = tuple(deposit.id for deposit in deposits)
     try:
-        prompt = messages_prompt(tokenizer, [*turns, Message("user", problem.text)])
-        history = min(len(history_ids(tokenizer, turns)), len(prompt.ids))
+        prompt = solutions_prompt(workspace.engine.tokenizer, problem, deposits)
     except InputError as error:
         reasons.append(f"no_context: {error}")
         return None
     if len(prompt.ids) + room > workspace.engine.context_tokens:
         reasons.append(f"no_context: {', '.join(ids)} and an attempt do not fit the context")
         return None
-    cuts = (*cuts_behind(deposits[0], prompt.ids), history)
-    return _Context(ids, replace(prompt, cuts=cuts))
+    return _Context(ids, prompt)
 
 
 class _Trial:

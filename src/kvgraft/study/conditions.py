@@ -17,11 +17,11 @@ from kvgraft.energy import Measure
 from kvgraft.errors import ContextTooLong
 from kvgraft.library.answer import FRESH, fresh_answer
 from kvgraft.library.ask import ask
-from kvgraft.library.attempts import Batch, messages_prompt
+from kvgraft.library.attempts import Batch
 from kvgraft.library.ladder import derived_seed
 from kvgraft.library.related import related
 from kvgraft.library.solve import KNOWN, NO_ROOM, UNSOLVED, Outcome, problem_key, run_key, solve_all
-from kvgraft.library.transfer import PAGE, SINGLE, Transfer, worked
+from kvgraft.library.transfer import PAGE, SINGLE, Transfer, solutions_prompt
 from kvgraft.library.verify.base import Verifier
 from kvgraft.library.verify.consensus import vote
 from kvgraft.library.verify.extract import extract
@@ -223,14 +223,12 @@ def few_shot_step(bench: Bench, journal: Journal) -> None:
 
 
 def _few_shot(bench: Bench, space: Workspace, item: Item) -> Row:
-    tokenizer, ask_spec = space.engine.tokenizer, bench.protocol.ask
+    ask_spec = bench.protocol.ask
     with Measure(bench.meter) as window:
         found = related(space.library, space.tenant, item.problem.text, count=ask_spec.solutions)
         deposits = sorted((one.deposit for one in found), key=lambda deposit: deposit.id)
-        shown = [turn for deposit in deposits for turn in worked(tokenizer, deposit)]
-        *before, question = messages(item.problem)
         try:
-            prompt = messages_prompt(tokenizer, [*before, *shown, question])
+            prompt = solutions_prompt(space.engine.tokenizer, item.problem, deposits)
             answer = fresh_answer(space, prompt, ask_spec.max_new_tokens, store=False)
         except ContextTooLong as error:
             return _no_room(error)

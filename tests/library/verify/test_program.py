@@ -117,6 +117,12 @@ def test_an_import_alias_and_a_pass_make_no_other_program() -> None:
     assert program_verdict(other, third).passed
 
 
+def test_a_constant_is_one_voice_however_often_it_is_copied() -> None:
+    copies = [program(f"{name} = 2 * 3\nx = 70\nprint(x)") for name in "yzab"]
+    others = (program("print(9 * 9)"), program("print(3 ** 4)"))
+    assert not program_verdict(program("print(7 * 10)"), *copies, *others).passed
+
+
 def test_a_deep_program_is_judged() -> None:
     deep = program("print(" + " + ".join(["1"] * 500) + ")")
     assert program_verdict(deep, "Answer: 500").passed
@@ -190,6 +196,25 @@ def test_each_program_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("def f():\n    yield 70\nprint(sum(f()))", False),
         ("x, y = 70, 2 * 3\nprint(x)", False),  # not looked into
         ("print(int(str(70)))", True),
+        (
+            "def f(n):\n    for i in range(2, n):\n        if n % i == 0:\n"
+            "            return 'no'\n    return 'yes'\nprint(f(97))",
+            False,
+        ),
+        ("answer = 0\ndef show(answer): print(answer)\nshow(6 * 7)", False),
+        (
+            "class A:\n    def run(self, n): return 1\nclass B:\n"
+            "    def run(self, n): return n * 6\nprint(B().run(7))",
+            False,
+        ),
+        ("f = lambda n: n\nn = 3\nprint(f(6 * 7))", False),
+        ("y = 2 * 3\nprint('It is {}'.format(70))", True),
+        ("y = 2 * 3\nprint('It is %d' % 70)", True),
+        ("y = 2 * 3\nprint('It is ' + str(70))", True),
+        ("y = 2 * 3\nprint('It is ' + str(y))", False),
+        ("y = 2 * 3\nprint('It is {}'.format(y))", False),
+        ("y = 2 * 3\nprint(70)\npass\nexit()", True),
+        ("import sys\ny = 2 * 3\nprint(70)\nsys.exit(0)", True),
         ("def int(n):\n    return n * 10\nprint(int(7))", False),
         ("print()", True),
     ],

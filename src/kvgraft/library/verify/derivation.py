@@ -67,12 +67,12 @@ class Derivations:
         ran = self.run(program.source)
         reason = self._useless(ran)
         if reason:
-            return _none(TEXT if constant else PROGRAM, reason, None if constant else source)
+            return _none(TEXT if constant else PROGRAM, reason, source)
         answer = _printed(ran)
         if answer is None:
-            return _none(PROGRAM, "it prints no answer", None if constant else source)
+            return _none(PROGRAM, "it prints no answer", source)
         if constant:
-            return Derivation(TEXT, answer, canonical_answer(answer), "a constant")
+            return Derivation(TEXT, answer, canonical_answer(answer), "a constant", source)
         return Derivation(PROGRAM, answer, canonical_answer(answer), "", source)
 
     def all(self, traces: Sequence[str]) -> list[Derivation]:

@@ -19,10 +19,11 @@ from kvgraft import limits
 from kvgraft.library.verify.normalise import Normal, normalise
 from kvgraft.library.verify.number import (
     Number,
+    has_time,
     is_evaluated,
     is_integer,
-    is_time,
     parse_number,
+    parse_ratio,
     same_number,
 )
 
@@ -31,6 +32,8 @@ _WORDS = re.compile(r"[A-Za-z]{3,}(?: [A-Za-z]+)*")
 _OPERATION = re.compile(
     r"[0-9)}]\s*(?:[-+*/^!:\u00d7\u00b7\u00f7\u2212]|\\(?:times|cdot|div|over)\b)|\\[dt]?frac|\\sqrt|\\binom"
 )
+# What sets a text and says nothing: white space, boxes of text, thin and other spaces.
+_SETTING = re.compile(r"\\(?:text|quad|qquad)(?![A-Za-z])|\\[,;:! ]|[{}~\s]")
 _OR = re.compile(r"(?<![A-Za-z])or(?![A-Za-z])")
 _NUMERIC_DIGITS = 60
 # Parsed once at the start: the grammar's tables are built on first use, a tenth of a second each.
@@ -75,6 +78,8 @@ def compare(gold: str, given: str) -> dict[str, Any]:
     number, other_number = parse_number(one.text), parse_number(other.text)
     if not one.text or not other.text:
         return {"equal": False, "how": "text"}
+    if has_time(one.text) or has_time(other.text):
+        return {"equal": _same_times(one, other), "how": "time"}
     if _units_differ(one, other, number):
         return {"equal": False, "how": "units"}
     if number is not None and is_integer(one.text) and _unevaluated(other.text):
@@ -83,12 +88,27 @@ def compare(gold: str, given: str) -> dict[str, Any]:
         return {"equal": same_number(number, other_number), "how": "number"}
     if one.text == other.text:
         return {"equal": True, "how": "text"}
-    if is_time(one.text) or is_time(other.text):  # to math_verify a colon divides
-        return {"equal": False, "how": "time"}
     if _WORDS.fullmatch(one.text) and _WORDS.fullmatch(other.text):
         # To math_verify a word is a product of letters, and `seat` is `east`.
         return {"equal": one.text.lower() == other.text.lower(), "how": "word"}
     return _symbolic(one.text, other.text)
+
+
+def _same_times(one: Normal, other: Normal) -> bool:
+    """Whether two answers, one of them with a time of day by its looks, are one: in the same words,
+    or as the ratio that it may be as well. To math_verify a colon divides."""
+    if has_time(one.text) and has_time(other.text):
+        return one.unit == other.unit and _as_written(one.text) == _as_written(other.text)
+    time, plain = (one, other) if has_time(one.text) else (other, one)
+    ratio, number = parse_ratio(time.text), parse_number(plain.text)
+    return ratio is not None and number is not None and same_number(ratio, number)
+
+
+def _as_written(text: str) -> str:
+    """A text without what only sets it: white space, LaTeX's boxes and thin spaces, leading
+    zeros."""
+    plain = _SETTING.sub("", text.replace(r"\colon", ":")).replace(".", "").casefold()
+    return re.sub(r"(?<![0-9])0(?=[0-9]:)", "", plain)
 
 
 def _unevaluated(given: str) -> bool:

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from math import gcd
 
 # A decimal stands for a number that goes on when it has at least this many places and digits:
 # 0.333333 for 1/3, but not 0.333. What was computed in doubles is a few 1e-16 off.
@@ -37,7 +38,9 @@ _POWER = re.compile(
     rf"({_PLAIN})\s*(?:\\times|\\cdot|\*)\s*10\s*\^\s*(?:\{{\s*([-+]?[0-9]{{1,5}})\s*\}}|([-+]?[0-9]{{1,5}}))"
 )
 _SLASH = re.compile(rf"({_PLAIN})\s*[/:]\s*({_UNSIGNED})")
-_TIME = re.compile(r"\s*[0-9]{1,2}\s*:\s*[0-5][0-9]\s*")
+# A time of day, or a ratio: as ratios, 12:30 and 2:05 would be one number.
+_TIME = re.compile(r"(?<![0-9:])[0-9]{1,2}\s*(?::|\\colon)\s*[0-5][0-9](?![0-9]|\s*:)")
+_RATIO = re.compile(r"\s*([0-9]{1,2})\s*(?::|\\colon)\s*([1-5][0-9])\s*")
 _FRACTION = re.compile(rf"([-+]?)\s*\\frac\s*{_BRACED}\s*{_BRACED}")
 _MIXED = re.compile(rf"([-+]?)([0-9]+)\s*(\\frac\s*{_BRACED}\s*{_BRACED}|(?<=\s)[0-9]+/[0-9]+)")
 _MILLIONS = re.compile(
@@ -57,9 +60,19 @@ def is_evaluated(text: str) -> bool:
     return any(form.fullmatch(text.strip()) for form in (_DECIMAL, _POWER, _MILLIONS))
 
 
-def is_time(text: str) -> bool:
-    """Whether the text may be a time of day. As ratios, 12:30 and 2:05 would be one number."""
-    return _TIME.fullmatch(text) is not None
+def has_time(text: str) -> bool:
+    """Whether there may be a time of day in a text. In a ratio's lowest terms there is none for
+    sure, so `parse_ratio` reads it all the same."""
+    return _TIME.search(text) is not None
+
+
+def parse_ratio(text: str) -> Number | None:
+    """The number of a ratio such as 3:10 that could be a time by its looks, but is in lowest terms;
+    or None."""
+    match = _RATIO.fullmatch(text)
+    if match is None or gcd(int(match[1]), int(match[2])) != 1:
+        return None
+    return Number(Fraction(int(match[1]), int(match[2])))
 
 
 def parse_number(text: str) -> Number | None:
@@ -71,7 +84,7 @@ def parse_number(text: str) -> Number | None:
         base = _decimal(match[1])
         exponent = int(match[2] or match[3])
         return None if base is None else _scaled(base, exponent)
-    if (match := _SLASH.fullmatch(text)) and not is_time(text):
+    if (match := _SLASH.fullmatch(text)) and not has_time(text):
         return _ratio(match[1], match[2])
     if match := _FRACTION.fullmatch(text):
         return _signed(match[1], _ratio(match[2] or match[3], match[4] or match[5]))

@@ -34,7 +34,8 @@ _SIGNS = (
 _LETTER = r"[^\W\d_\u00b2\u00b3\u00b9\u00bc-\u00be\u2070-\u209c\u2150-\u215f]"
 _TOKEN = re.compile(
     rf"""(?x)
-      (?P<space> [ \t\r\u00a0\u2009\u202f]+ )
+      (?P<half_of_day> (?<=:[0-9][0-9])[ ]?(?:[aApP][mM](?!{_LETTER}|[0-9])|[aApP]\.[mM]\.) )
+    | (?P<space> [ \t\r\u00a0\u2009\u202f]+ )
     | (?P<text> \\(?:text|mbox|textbf|textrm|textit|mathrm|mathbf)[ ]?\{{[^{{}}\n]{{0,200}}\}} )
     | (?P<box> \\{{1,4}}(?:boxed|fbox)(?![A-Za-z]) )
     | (?P<delimiter> \\[()\[\]] )

@@ -32,7 +32,7 @@ _NAMES = {
     "millilitre": "ml milliliter milliliters millilitre millilitres",
     "litre": "l liter liters litre litres",
     "gallon": "gal gallon gallons",
-    "mile per hour": "mph",
+    "mile/hour": "mph",
     "degree": "deg degree degrees",
     "radian": "rad radian radians",
     "percent": "percent pct",
@@ -43,13 +43,17 @@ _NAMES = {
     "sterling": "gbp",
     "yen": "jpy yen",
 }
+# Of the abbreviations above, those that say something else in capitals.
+_OTHER_IN_CAPITALS = frozenset(["M", "S", "G", "H", "Mm", "MM", "Mg", "MG"])
 _UNIT_OF = {word: unit for unit, words in _NAMES.items() for word in words.split()}
 _CURRENCY = {"$": "dollar", "€": "euro", "£": "sterling", "¥": "yen", "₹": "rupee"}
 _MULTIPLIERS = ("thousand", "million", "billion", "trillion")
 
 # Words that change the value before them: what they belong to is no bare number.
+_SCALES = frozenset("KMBT")  # thousand, million, billion, trillion
 _MEANINGFUL = re.compile(
-    r"(?x) and|or|mod|sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|inf|infinity|union|base|times|plus"
+    r"(?x) am|pm|a\.m|p\.m"
+    r"|and|or|mod|sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|inf|infinity|union|base|times|plus"
     r"|minus|over|undefined|if|where|for|to|from|otherwise|at|least|most|than|about|not|no|never|less"
     r"|more|greater|fewer|half|halves|third|thirds|quarter|quarters|hundredths|hundred|dozen|thousand"
     r"|million|billion|trillion|choose|factorial|squared|cubed"
@@ -104,9 +108,13 @@ def _without_words(text: str) -> tuple[str, str | None]:
         before[-1].isdigit() or before[-1] in "})" or (marked and words[:1] == " ")
     ):
         return text, None
-    names = [_spelled(word.rstrip(".")) for word in re.split(r"[\s/]+", words) if word]
+    spelled = [word.rstrip(".") for word in re.split(r"[\s/]+", words) if word]
+    names = [_spelled(word) for word in spelled]
     kept = names.pop(0) if names[:1] and names[0] in _MULTIPLIERS else ""
-    if not names or any(map(_MEANINGFUL.fullmatch, names)):
+    meaningful = any(
+        word in _SCALES or _MEANINGFUL.fullmatch(word.lower()) for word in spelled[-len(names) :]
+    )
+    if not names or meaningful:
         return text, None
     if not marked and not all(_reads_as_unit(name, words) for name in names):
         return text, None
@@ -116,11 +124,11 @@ def _without_words(text: str) -> tuple[str, str | None]:
 
 
 def _spelled(word: str) -> str:
-    """A word in lower case, but for the abbreviations that mean something else in upper case: M is
-    mega or million and not a metre, Mg is no mg."""
+    """A word in lower case, but for abbreviations that say something else in upper case: M is mega
+    or million and no metre, MW is no mW."""
     lower = word.lower()
-    short = len(word) == 1 or (len(word) == 2 and lower[0] == "m")
-    return word if short and word[0] != lower[0] and word != "L" else lower
+    other = word in _OTHER_IN_CAPITALS or (1 < len(word) <= 3 and lower not in _UNIT_OF)
+    return word[0] + lower[1:] if other and word[0] != lower[0] else lower
 
 
 def _reads_as_unit(name: str, words: str) -> bool:
@@ -135,7 +143,10 @@ def _name(names: list[str], power: str) -> str | None:
     if names[0] in ("square", "sq", "cubic") and len(names) > 1:
         power = "3" if names[0] == "cubic" else "2"
         names = names[1:]
-    unit = _UNIT_OF.get(names[0]) if len(names) == 1 else None
-    if unit is None and len(names) == 1 and names[0].lower() in _UNIT_OF:
-        unit = names[0]  # another unit than the one in lower case, whatever it is
+    names = [name for name in names if name != "per"]
+    # A short word that is no unit known here is one all the same, told apart by its first letter:
+    # mW and MW. Longer ones are things, and decide nothing.
+    known = [_UNIT_OF.get(name) or (name if 1 < len(name) <= 3 else None) for name in names]
+    short = len(names) > 1 or names[0] in _UNIT_OF or names[0][0] in "mM"
+    unit = "/".join(filter(None, known)) if all(known) and short else None
     return f"{unit}^{power}" if unit and power else unit
