@@ -19,7 +19,13 @@ from pathlib import Path
 from types import TracebackType
 
 from kvgraft.breakeven import Load
+from kvgraft.context.about import collection_path
 from kvgraft.context.chat import Chat
+from kvgraft.context.collection import Collection
+from kvgraft.context.embed import Embedder
+from kvgraft.context.ingest import about_for
+from kvgraft.context.question import PAGE, Reply, ask_collection
+from kvgraft.context.space import Space
 from kvgraft.energy import EnergyMeter
 from kvgraft.engines.base import Engine, Message
 from kvgraft.engines.modelcache import Progress, Say
@@ -75,10 +81,12 @@ class Memory:
         load: Load = Load.MEASURED,
         meter: EnergyMeter | None = None,
         open_larger: Callable[[str], Engine] = open_engine,
+        folder: Path | None = None,
     ):
         self.engine = engine
         self.chunks = chunks
         self.library = library
+        self.folder = folder
         self._workspace = Workspace(engine, chunks, library, tenant, salt, load, meter)
         self._open_larger = open_larger
 
@@ -202,6 +210,64 @@ class Memory:
             self.engine, self.chunks, space.salt, system=system, history=history, load=space.load
         )
 
+    @property
+    def space(self) -> Space:
+        """What `kvgraft.context` takes."""
+        mine = self._workspace
+        return Space(mine.engine, mine.chunks, mine.tenant, mine.salt, mine.load, mine.meter)
+
+    def collection(
+        self, name: str, *, page_tokens: int | None = None, embedder: Embedder | None = None
+    ) -> Collection:
+        """A collection of this store; with `page_tokens`, made where there is none. Close it when
+        done. A new one that has an `embedder` is searched by meaning too.
+
+        Raises:
+            RecordNotFound: there is none, and none was to be made.
+            UsageError: it was made for another model, for pages of another size, or otherwise.
+            StoreError: it cannot be used.
+        """
+        if self.folder is None:
+            raise UsageError("a memory without a folder keeps no collections")
+        path = collection_path(self.folder, self._workspace.tenant, name)
+        if page_tokens is not None:
+            return Collection.create(path, about_for(self.space, name, page_tokens, embedder))
+        opened = Collection.open(path, name=name)
+        try:
+            opened.about.check_engine(self.engine)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def ask_collection(
+        self,
+        collection: Collection,
+        question: str,
+        *,
+        way: str = PAGE,
+        pages: int = 1,
+        max_new_tokens: int = 64,
+        embedder: Embedder | None = None,
+        anyway: bool = False,
+    ) -> Reply:
+        """Answer a question from a collection's pages. See `kvgraft.context.question`.
+
+        Raises:
+            UsageError, InputError, ContextTooLong: the question cannot be put.
+            StoreError: the collection is damaged.
+        """
+        return ask_collection(
+            self.space,
+            collection,
+            question,
+            way=way,
+            pages=pages,
+            max_new_tokens=max_new_tokens,
+            embedder=embedder,
+            anyway=anyway,
+        )
+
     def compute(
         self,
         ids: Sequence[int],
@@ -302,7 +368,7 @@ def open_memory(
         if library is not None:
             library.close()
         raise
-    return Memory(opened, chunks, library, tenant, salt, when, meter, opener)
+    return Memory(opened, chunks, library, tenant, salt, when, meter, opener, root)
 
 
 @contextmanager

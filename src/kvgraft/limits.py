@@ -91,6 +91,24 @@ MAX_FOLLOW_UPS = 64  # one behind the other
 LIBRARY_BUSY_SECONDS = 30.0  # how long a writer waits for another process's transaction
 LIBRARY_CACHE_BYTES = 64 * 1024 * 1024  # holds the look-up tree of about 500,000 deposits
 
+# --- collections (docs/REACH.md) -----------------------------------------------------------------
+MAX_COLLECTION_NAME_CHARS = 200
+MAX_DOCUMENT_BYTES = 256 * 1024 * 1024  # a file is read whole; its text takes several times as much
+MAX_PDF_PAGES = 100_000
+MAX_HEADING_CHARS = 160  # and of a title; a heading path holds up to three
+MAX_PARSED_SOURCE_CHARS = 1024 * 1024  # the parser takes 100x in memory; longer: by blank lines
+MIN_PAGE_TOKENS = 64  # with the preamble; less holds no passage
+MAX_QUESTION_PAGES = 16  # that one question is put to
+MAX_ROUTED_QUESTION_CHARS = 4_096  # of a question, to find pages by
+MAX_QUESTION_TERMS = 32
+MAX_TERM_CHARS = 64
+MAX_RANKED_ROWS = 10_000  # that share a term with a question: some 10 ms
+MAX_ROUTED_PASSAGES = 48  # of each way to search, that pages are scored by
+MAX_EMBEDDED_TOKENS = 256  # of one text; what is behind them is not read
+EMBED_BATCH_TOKENS = 4_096  # with padding; some 60 MB of activations
+MAX_PASSAGE_VECTORS = 64
+VECTOR_SCAN_ROWS = 256  # passages whose vectors are in memory at once: some 6 MB
+
 # --- methods (docs/METHODS.md) -----------------------------------------------------------------
 MAX_METHOD_TEXT_CHARS = 4_096  # of a problem that is asked
 MAX_METHOD_DIGITS = 400  # of one number in it

@@ -73,7 +73,8 @@ def test_every_command_that_reports_has_json(run) -> None:
     for path in leaves:
         options = [name for parameter in ALL[path].params for name in parameter.opts]
         assert "--json" in options
-    assert {" ".join(path) for path in leaves} == set(docs.DOCUMENTS)
+    described = {name.partition(" --")[0] for name in docs.DOCUMENTS}
+    assert {" ".join(path) for path in leaves} == described
 
 
 def test_common_options_are_the_same_everywhere() -> None:

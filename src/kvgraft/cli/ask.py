@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvgraft.cli import options
+from kvgraft.cli import ask_collection, options
 from kvgraft.cli.edge import Stopped
 from kvgraft.cli.option_groups import MemoryOptions, grouped
 from kvgraft.cli.output import (
@@ -30,6 +30,7 @@ from kvgraft.limits import MAX_PROMPT_BYTES, MAX_TRANSFERRED_SOLUTIONS
 if TYPE_CHECKING:
     from kvgraft.library.answer import Answer
     from kvgraft.library.problem import Problem
+    from kvgraft.library.transfer import Transfer
 
 
 class Minimum(str, Enum):
@@ -141,6 +142,7 @@ def ask_command(
     attempts: options.Attempts = 1,
     keep: Keep = False,
     *,
+    documents: ask_collection.CollectionOptions,
     memory_options: MemoryOptions,
     watts: options.Watts = None,
     as_json: options.AsJson = False,
@@ -151,18 +153,22 @@ def ask_command(
     or, with --transfer, up to --attempts with related solutions in context, until the verifier
     passes one. The answer says how it came about (replayed, recorded, transferred or fresh), its
     grade (proved, agreed or none), whether its logits are exact, where it comes from, and why not
-    more was reused. A new answer is deposited only with --keep.
+    more was reused. A new answer is deposited only with --keep. With --collection the answer comes
+    from documents instead, with the passage that it stands in.
     """
-    from kvgraft.library.transfer import Transfer
-    from kvgraft.library.verify.specs import make_verifier
-
+    if documents.collection is not None:
+        question = given_problem(text, file, None, None).text
+        _only_for_deposits(system, verifier, expected, checks, minimum, transfer, keep)
+        ask_collection.ask_documents(
+            question, model, documents, max_tokens, memory_options, watts, as_json
+        )
+        return
+    documents.check_unused()
     check_options(verifier, expected, checks, keep)
     problem = given_problem(text, file, system, expected, checks)
-    if transfer is None and (attempts, solutions) != (1, 3):
-        raise UsageError("--attempts and --solutions are for --transfer")
-    if attempts > 1 and verifier is None:
-        raise UsageError("--attempts is for a verifier, which says when to stop")
-    context = Transfer(transfer.value, solutions, attempts) if transfer else None
+    context = _transfer(transfer, solutions, attempts, verifier)
+    from kvgraft.library.verify.specs import make_verifier
+
     judge = None if verifier is None else make_verifier(verifier)
     try:
         with (
@@ -189,6 +195,36 @@ def ask_command(
         write_document(asdict(answer))
     else:
         show_answer(answer)
+
+
+def _transfer(
+    position: Position | None, solutions: int, attempts: int, verifier: str | None
+) -> Transfer | None:
+    """How related solutions become context, if they do.
+
+    Raises:
+        UsageError: options of a transfer without one; attempts that nothing would choose from.
+    """
+    from kvgraft.library.transfer import Transfer
+
+    if position is None and (attempts, solutions) != (1, 3):
+        raise UsageError("--attempts and --solutions are for --transfer")
+    if attempts > 1 and verifier is None:
+        raise UsageError("--attempts is for a verifier, which says when to stop")
+    return Transfer(position.value, solutions, attempts) if position else None
+
+
+def _only_for_deposits(*given: object) -> None:
+    """Refuse what a question to a collection has no use for.
+
+    Raises:
+        UsageError: one of these options was given.
+    """
+    if any(one not in (None, False, Minimum.any) for one in given):
+        raise UsageError(
+            "a question to a collection takes none of --system, --verifier, --expected, --checks,"
+            " --minimum, --transfer and --keep"
+        )
 
 
 def check_options(

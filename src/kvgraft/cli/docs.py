@@ -70,6 +70,14 @@ DOCUMENTS = {
         *("how", "text", "answer", "grade", "exact", "cost", "deposit_id", "finished"),
         *("logits_sha256", "context", "kept", "provenance", "reasons", "reuse"),
     ),
+    "ask --collection": (
+        *("way", "text", "answer", "relevant", "why", "sources", "cost", "times", "finished"),
+        *("logits_sha256", "reuse", "provenance"),
+    ),
+    "ingest": ("files", "forecast", "captured", "totals"),
+    "collection ls": ("collections",),
+    "collection show": ("about", "totals", "documents"),
+    "collection rm": ("removed", "freed_bytes"),
     "follow-up": ("parent", "history_tokens", "answer", "compared"),
     **dict.fromkeys(
         ("study run", "study score", "study report"),

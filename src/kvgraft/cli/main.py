@@ -12,9 +12,11 @@ import typer
 
 from kvgraft.cli import (
     ask,
+    collection,
     demo_command,
     doctor,
     followup,
+    ingest,
     library,
     library_again,
     library_life,
@@ -58,6 +60,8 @@ def make_app() -> typer.Typer:
     _add_solve(app)
     _add_ask(app)
     _add_follow_up(app)
+    _add_ingest(app)
+    _add_collection(app)
     _add_study(app)
     _add_library(app)
     _add_method(app)
@@ -119,6 +123,27 @@ def _add_follow_up(app: typer.Typer) -> None:
         "kvgraft follow-up 0650f6d2b3a4c1f00ddecafe 'And for 12?' --model demo:smollm2 --compare",
     )
     app.command("follow-up", epilog=shown)(followup.follow_up_command)
+
+
+def _add_ingest(app: typer.Typer) -> None:
+    shown = examples(
+        "kvgraft ingest manuals/ --collection manuals --model demo:qwen-coder-0.5b",
+        "kvgraft ingest notes.md paper.pdf -c papers --model demo:gemma3 --page-tokens 8192",
+    )
+    app.command("ingest", epilog=shown)(ingest.ingest_command)
+
+
+def _add_collection(app: typer.Typer) -> None:
+    group = _group("Collections of documents: list, show, remove.", "kvgraft collection ls")
+    app.add_typer(group, name="collection")
+    group.command("ls", epilog=examples("kvgraft collection ls"))(collection.ls_command)
+    shown = examples("kvgraft collection show manuals --json")
+    group.command("show", epilog=shown)(collection.show_command)
+    removing = examples(
+        "kvgraft collection rm manuals --document manuals/old.html",
+        "kvgraft collection rm manuals --all",
+    )
+    group.command("rm", epilog=removing)(collection.rm_command)
 
 
 def _add_study(app: typer.Typer) -> None:

@@ -4,6 +4,7 @@ demo/NAME.gguf                 a demo model, complete or absent
 demo/NAME.gguf.verified.json   which file (size, time, inode) had its digest checked
 demo/NAME.staging/             wheels of an unfinished pull; a later pull goes on from here
 demo/NAME.lock                 held while a pull or a removal runs
+embed/NAME.zip                 a model that embeds texts; the same files beside it
 converted/KEY/                 made by `gguf_convert`; complete once `complete.json` is there
 """
 

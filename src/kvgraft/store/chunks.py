@@ -170,6 +170,21 @@ class ChunkStore:
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="kvgraft-read")
         return self._threads
 
+    def discard(self, key: bytes) -> int:
+        """Delete what was captured together with the chunk `key`: delisted first, then deleted.
+        The bytes that were freed; 0 where it is not stored.
+
+        Other prompts that share a beginning with it compute that again.
+
+        Raises:
+            StoreReadOnly, StoreError: the store cannot be written.
+        """
+        freed = 0
+        for pack in {entry.pack for entry in self.find(key).values()}:
+            freed += self.index.remove_pack(pack)
+            self.blobs.delete(pack)
+        return freed
+
     def rates(self, fingerprint: bytes) -> Rates:
         """What loading and computing cost this model here. What is noted in it is kept when the
         store is closed, and now and then before."""

@@ -142,6 +142,14 @@ class Index:
                 (entry.object.key, entry.object.role.value, entry.pack),
             )
 
+    def remove_pack(self, name: str) -> int:
+        """Stop listing a pack and all that is listed in it; its size in bytes, 0 if unlisted."""
+        with self._lock, naming_errors(self._where), transaction(self._db):
+            row = self._db.execute("SELECT size_bytes FROM packs WHERE name=?", (name,)).fetchone()
+            self._db.execute("DELETE FROM objects WHERE pack=?", (name,))
+            self._db.execute("DELETE FROM packs WHERE name=?", (name,))
+        return 0 if row is None else int(row[0])
+
     def alarm(self, kind: str, key: bytes, role: Role, detail: str) -> None:
         """Record something an operator must see: drift, damage."""
         with self._lock, naming_errors(self._where), transaction(self._db):
