@@ -28,7 +28,8 @@ DOCUMENT = StoredDocument(0, "/a/one.txt", "One", "text", b"d" * 32, 5, 6)
 
 
 def page(text: str = "hello there") -> NewPage:
-    return NewPage(Piece(0, len(text), "Top"), text, (1, 2, 3), (Piece(0, 5, "Top"),))
+    ids = (1, 2, len(text))
+    return NewPage(Piece(0, len(text), "Top"), text, ids, (Piece(0, 5, "Top"),))
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_what_is_put_in_comes_out(path: Path) -> None:
         first, second = (held.page(id) for id in held.page_ids())
         assert (first.text, first.ids, first.heading, first.number) == (
             "hello there",
-            (1, 2, 3),
+            (1, 2, 11),
             "Top",
             0,
         )

@@ -151,6 +151,23 @@ def test_only_what_is_new_or_changed_is_read(
     assert captured(space, held).pages == 1
 
 
+def test_pages_that_did_not_change_keep_their_states(
+    space: Space, held: Collection, folder: Path
+) -> None:
+    taken(space, held, folder)
+    captured(space, held)
+    path = folder / "one.txt"
+    before = [held.page(id) for id in held.page_ids() if held.page(id).path == str(path)]
+    path.write_text(f"{TEXT}\n\nOne more paragraph at the end, that says something new.")
+    assert taken(space, held, folder)["one.txt"].outcome == "changed"
+    after = [held.page(id) for id in held.page_ids() if held.page(id).path == str(path)]
+    same = [page for page in after if page.key is not None]
+    assert len(same) >= len(before) - 1 > 1
+    assert [page.key for page in same] == [page.key for page in before[: len(same)]]
+    assert all(space.chunks.find(page.key or b"") for page in same)
+    assert captured(space, held).pages == len(after) - len(same)
+
+
 def test_a_changed_documents_states_are_deleted(
     space: Space, held: Collection, folder: Path
 ) -> None:

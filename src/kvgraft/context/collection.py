@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,46 +178,40 @@ class Collection:
     def documents(self) -> Iterator[StoredDocument]:
         """All documents, by path."""
         with self._named():
-            rows = self.db.execute(
-                "SELECT id, path, title, kind, digest, size_bytes, mtime_ns FROM documents"
-                " ORDER BY path"
-            ).fetchall()
+            rows = self.db.execute(f"{_DOCUMENT} ORDER BY path").fetchall()
         return (StoredDocument(*row) for row in rows)
 
     def document(self, path: str) -> StoredDocument | None:
         """The document that was read from a file."""
         with self._named():
-            row = self.db.execute(
-                "SELECT id, path, title, kind, digest, size_bytes, mtime_ns FROM documents"
-                " WHERE path=?",
-                (path,),
-            ).fetchone()
+            row = self.db.execute(f"{_DOCUMENT} WHERE path=?", (path,)).fetchone()
         return None if row is None else StoredDocument(*row)
 
-    def put_document(
-        self, document: StoredDocument, pages: Sequence[NewPage], vectors: Any = None
-    ) -> list[bytes]:
-        """Take a document in, in the place of an earlier version of it; whole or not at all. The
-        keys of states that nothing lists any more."""
+    def put_document(self, document: StoredDocument, pages: Sequence[NewPage]) -> list[bytes]:
+        """Take a document in, in the place of an earlier version of it; whole or not at all. Pages
+        that are as they were keep their states. The keys of states that nothing lists any more."""
         with self._named(), transaction(self.db):
-            orphans = self._remove(document.path)
+            before = self._remove(document.path)
             number = self.db.execute(
                 "INSERT INTO documents (path, title, kind, digest, size_bytes, mtime_ns)"
                 " VALUES (?,?,?,?,?,?)",
                 (
-                    document.path,
-                    document.title,
-                    document.kind,
-                    document.digest,
-                    document.size_bytes,
-                    document.mtime_ns,
+                    *(document.path, document.title, document.kind, document.digest),
+                    *(document.size_bytes, document.mtime_ns),
                 ),
             ).lastrowid
             for place, page in enumerate(pages):
-                self._put_page(number, place, document.title, page)
-        return orphans
+                self._put_page(number, place, document.title, page, before)
+            return self._unlisted(before)
 
-    def _put_page(self, document: int | None, number: int, title: str, page: NewPage) -> None:
+    def _put_page(
+        self,
+        document: int | None,
+        number: int,
+        title: str,
+        page: NewPage,
+        before: Mapping[bytes, bytes],
+    ) -> None:
         try:
             text = zlib.compress(page.text.encode(), 6)
         except UnicodeEncodeError as error:
@@ -225,9 +219,12 @@ class Collection:
         ids = zlib.compress(np.array(page.ids, "<u4").tobytes(), 1)
         piece = page.piece
         row = self.db.execute(
-            "INSERT INTO pages (document, number, start, heading, text, ids, tokens)"
-            " VALUES (?,?,?,?,?,?,?)",
-            (document, number, piece.start, piece.heading, text, ids, len(page.ids)),
+            "INSERT INTO pages (document, number, start, heading, text, ids, tokens, key)"
+            " VALUES (?,?,?,?,?,?,?,?)",
+            (
+                *(document, number, piece.start, piece.heading, text, ids, len(page.ids)),
+                before.get(ids),
+            ),
         ).lastrowid
         for passage in page.passages:
             id = self.db.execute(
@@ -255,26 +252,26 @@ class Collection:
         if self.document(path) is None:
             raise RecordNotFound("the collection has no such document", where=path)
         with self._named(), transaction(self.db):
-            return self._remove(path)
+            return self._unlisted(self._remove(path))
 
-    def _remove(self, path: str) -> list[bytes]:
+    def _remove(self, path: str) -> dict[bytes, bytes]:
+        """The keys of the document's states, by what its pages' ids are kept as."""
         rows = self.db.execute(
-            "SELECT p.id, p.key FROM pages p JOIN documents d ON d.id = p.document WHERE d.path=?",
+            "SELECT p.id, p.ids, p.key FROM pages p JOIN documents d ON d.id = p.document"
+            " WHERE d.path=?",
             (path,),
         ).fetchall()
-        for page, _ in rows:
-            passages = [
-                row[0] for row in self.db.execute("SELECT id FROM passages WHERE page=?", (page,))
-            ]
+        for page, _, _ in rows:
+            found = self.db.execute("SELECT id FROM passages WHERE page=?", (page,)).fetchall()
+            passages = [row[0] for row in found]
             lexical.remove(self.db, passages)
             dense.remove(self.db, passages)
         self.db.execute("DELETE FROM documents WHERE path=?", (path,))
-        keys = {key for _, key in rows if key is not None}
-        return [key for key in keys if not self._listed(key)]
+        return {ids: key for _, ids, key in rows if key is not None}
 
-    def _listed(self, key: bytes) -> bool:
-        found = self.db.execute("SELECT 1 FROM pages WHERE key=? LIMIT 1", (key,)).fetchone()
-        return found is not None
+    def _unlisted(self, keys: Mapping[bytes, bytes]) -> list[bytes]:
+        listed = "SELECT 1 FROM pages WHERE key=? LIMIT 1"
+        return [key for key in set(keys.values()) if not self.db.execute(listed, (key,)).fetchone()]
 
     # --- pages --------------------------------------------------------------------------------
 
@@ -392,6 +389,7 @@ class Collection:
         self.close()
 
 
+_DOCUMENT = "SELECT id, path, title, kind, digest, size_bytes, mtime_ns FROM documents"
 _PAGE = (
     "SELECT p.id, d.path, d.title, p.number, p.start, p.heading, p.text, p.ids, p.key"
     " FROM pages p JOIN documents d ON d.id = p.document"
