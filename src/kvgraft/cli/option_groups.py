@@ -64,6 +64,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     taking_options.__name__, taking_options.__doc__ = command.__name__, command.__doc__
     taking_options.__module__ = command.__module__
     keyword = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in shown]
+    # What `inspect.signature` looks at first, and typer through it; a function's type lacks it.
     taking_options.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
     taking_options.__annotations__ = {one.name: one.annotation for one in shown}
     return taking_options

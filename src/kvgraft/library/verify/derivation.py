@@ -153,8 +153,7 @@ class _Renamed(ast.NodeTransformer):
                 setattr(node, field, self._names[name])
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            said = [one for one in body if not _says_nothing(one)]
-            node.body = said  # type: ignore[attr-defined]
+            body[:] = [one for one in body if not _says_nothing(one)]
         return super().generic_visit(node)
 
 

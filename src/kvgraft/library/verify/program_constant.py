@@ -150,10 +150,9 @@ def _makes_text(node: ast.BinOp) -> bool:
 
 def _is_idle(statement: ast.stmt) -> bool:
     """`pass`, or the end of a program by `exit()`."""
-    if isinstance(statement, ast.Pass):
-        return True
-    ends = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
-    return ends and _called(statement.value) in ("exit", "quit")  # type: ignore[attr-defined]
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return _called(statement.value) in ("exit", "quit")
+    return isinstance(statement, ast.Pass)
 
 
 def _called(call: ast.Call) -> str:
