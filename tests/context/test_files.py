@@ -102,3 +102,20 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(files, "MAX_DOCUMENT_BYTES", 10)
     with pytest.raises(LimitExceeded, match="over 10 bytes"):
         read_file(find_files([path])[0])
+
+
+def test_a_file_that_was_written_over_in_place_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a")
+    (found,) = find_files([path])
+    fstat, times = os.fstat, iter(range(1, 100))
+
+    def later(fd: int) -> os.stat_result:
+        os.utime(path, ns=(0, next(times)))  # its size stays
+        return fstat(fd)
+
+    monkeypatch.setattr(files.os, "fstat", later)
+    with pytest.raises(InputError, match="changes while it is read"):
+        read_file(found)
